@@ -1,1 +1,1 @@
-"""Find a machine's cores, GPUs and network interfaces, claim them, and watch what disturbs them. Needs no torch."""
+"""Find and claim a machine's cores, GPUs and network interfaces, and measure disturbances. Needs no torch."""

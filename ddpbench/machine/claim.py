@@ -1,4 +1,4 @@
-"""Claim cores and GPUs for one command, so that commands that run at once do not disturb each other's measurements."""
+"""Claim cores and GPUs for one command, so that simultaneous commands do not disturb each other's measurements."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from ddpbench.machine.names import NameHolder, holder, holders
 from ddpbench.text_safety import shortened
 
 CLAIMS = "DDPBENCH_CLAIMS"
-"""The environment variable that tells which claims count: with `own`, only those of this user's processes."""
+"""Environment variable that says whose claims count: with `own`, only those of this user's processes."""
 
 
 _WAITING = 4096
-"""Maximum number of connections that queue at a claim's socket, which accepts none; each check of others adds one."""
+"""Maximum number of connections that wait at a claim's socket. Each check by another command adds one, and none is
+accepted.
+"""
 
 
 @contextlib.contextmanager
@@ -26,13 +28,14 @@ def claimed(cores: Sequence[int] = (), gpus: Sequence[str] = ()) -> Iterator[Non
     """Claim cores and GPUs (by UUID) while the context lasts; the kernel releases them, however the process ends.
 
     A claim is the name of an abstract Unix socket, which leaves no file behind and is visible to all users of the host.
-    Since any user can take such a name without running a sweep, DDPBENCH_CLAIMS=own ignores other users' claims.
-    A second name contains the user's id and a random number, so that nobody can take it in advance. By these names a
-    user's sweeps see each other, no matter who holds the first ones. The kernel reports who owns a socket.
+    Any user can take such a name without running a sweep, so DDPBENCH_CLAIMS=own ignores other users' claims. Each
+    claim also has a second name, with the user's id and a random number, which nobody can take in advance. By the
+    second names, a user's sweeps see each other even if another user has the first names. The kernel reports who owns a
+    socket.
 
     Raises:
-        InUseError: another command holds one of the cores or GPUs; the message names its process.
-        RequestError: DDPBENCH_CLAIMS has any other value.
+        InUseError: another command has claimed one of the cores or GPUs; the message names its process.
+        RequestError: DDPBENCH_CLAIMS has a value other than `own`.
     """
     given = os.environ.get(CLAIMS, "")
     if given not in ("", "own"):
@@ -61,7 +64,7 @@ def claimed(cores: Sequence[int] = (), gpus: Sequence[str] = ()) -> Iterator[Non
 
 
 def _bound(name: str, held: contextlib.ExitStack) -> bool:
-    """Bind a socket to a name until `held` is closed; return False if the name is taken."""
+    """Bind a socket to a name until `held` is closed; return whether the name was free."""
     claim = held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     try:
         claim.bind(name)

@@ -1,4 +1,4 @@
-"""Measure what disturbs a launch: stolen time, other processes, throttling and clock changes."""
+"""Measure what disturbs a launch: stolen CPU time, other processes, throttling and clock changes."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class _Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Totals:
-    """Use of the cores during a launch, seconds, and their largest relative clock change.
+    """Use of the cores during a launch (s), and the largest relative change of a core's clock.
 
-    `available_s` is the launch's length times the number of cores.
+    `available_s` is the launch's duration times the number of cores.
     """
 
     available_s: float
@@ -40,7 +40,7 @@ class Totals:
     clock_change: float | None
 
     def noise(self, own_cpu_s: float, *, shared_machine: bool) -> Noise:
-        """Return the noise of a launch whose own processes used `own_cpu_s` seconds of CPU time."""
+        """Return the noise of a launch whose own processes used `own_cpu_s` of CPU time (s)."""
         foreign_s = max(0.0, self.busy_s - own_cpu_s)
         return Noise(
             steal_fraction=round(self.steal_s / self.available_s, 5),
@@ -52,7 +52,7 @@ class Totals:
 
 
 def worst_of(noises: Sequence[Noise]) -> Noise:
-    """Return the noise of a launch on several machines, with the worst value of each kind."""
+    """Return the noise of a launch on several machines: for each quantity, the worst machine's value."""
     clocks = [noise.clock_change for noise in noises if noise.clock_change is not None]
     return Noise(
         steal_fraction=max((noise.steal_fraction for noise in noises), default=0.0),
@@ -64,7 +64,7 @@ def worst_of(noises: Sequence[Noise]) -> Noise:
 
 
 class NoiseWatch:
-    """Measures the noise on a launch's cores from construction to `stop`."""
+    """Measures the noise on a launch's cores, from construction until `stop`."""
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class NoiseWatch:
     ) -> None:
         """Begin to measure.
 
-        `cores` are those of the ranks and their loader workers. `ranks` returns the ranks' process ids once they are
-        known. `helpers` is true if ranks start processes (loader workers) whose CPU time `tick` must sample.
+        `cores` are the cores of the ranks and their loader workers. `ranks` returns the ranks' process ids, once they
+        are known. `helpers` is true if ranks start processes (loader workers) whose CPU time `tick` must sample.
         """
         self._cores = frozenset(cores)
         self._ranks = ranks
@@ -93,9 +93,10 @@ class NoiseWatch:
         return _Sample(time.monotonic(), busy, steal, _throttled_s())
 
     def tick(self, *, computing: bool) -> None:
-        """Sample loader workers' CPU times and, if ranks are `computing`, the cores' clocks, at most once a second.
+        """Sample the loader workers' CPU times and, if ranks are `computing`, the cores' clocks; at most once per
+        second.
 
-        An idle core's clock is low and says nothing.
+        Clocks of idle cores are not sampled, because they are low and show no disturbance.
         """
         now = time.monotonic()
         if now < self._next_sample:
@@ -118,16 +119,16 @@ class NoiseWatch:
                     self._helper_cpu_s[helper.pid] = times.user + times.system
 
     def stop(self, ranks_cpu_s: float) -> Noise:
-        """Return the noise since construction. `ranks_cpu_s` is the CPU time of the launch's ranks, seconds."""
+        """Return the noise since construction, given the CPU time of the launch's ranks (s)."""
         return self.totals().noise(ranks_cpu_s + self.helper_cpu_s, shared_machine=self._shared)
 
     @property
     def helper_cpu_s(self) -> float:
-        """Return the CPU time of the ranks' loader workers, as last sampled by `tick`, seconds."""
+        """Return the CPU time of the ranks' loader workers (s), as last sampled by `tick`."""
         return sum(self._helper_cpu_s.values())
 
     def totals(self) -> Totals:
-        """Return the totals of all processes on the cores since construction."""
+        """Return the cores' use since construction, by all processes."""
         end = self._sample()
         changes = [
             (max(seen) - min(seen)) / max(seen)
@@ -144,9 +145,9 @@ class NoiseWatch:
 
 
 def _core_times(cores: Container[int]) -> tuple[float, float]:
-    """Return the busy and stolen seconds of these cores since boot, from /proc/stat.
+    """Return the busy and stolen time of these cores since boot (s), from /proc/stat.
 
-    psutil numbers the file's lines rather than the cores, and the two differ if cores are offline.
+    psutil is not used, because it numbers the file's lines instead of the cores, which differs if cores are offline.
     """
     tick = os.sysconf("SC_CLK_TCK")
     busy = steal = 0
@@ -160,7 +161,7 @@ def _core_times(cores: Container[int]) -> tuple[float, float]:
 
 
 def _throttled_s() -> float:
-    """Return for how many seconds the CPU quota has throttled this control group; 0 if it has no quota."""
+    """Return for how long the CPU quota has throttled this process's control group (s); 0 without a quota."""
     for line in _lines(Path("/proc/self/cgroup")):
         if line.startswith("0::"):
             stat = Path("/sys/fs/cgroup") / line[3:].strip("/") / "cpu.stat"
@@ -169,7 +170,7 @@ def _throttled_s() -> float:
 
 
 def own_cpu_s() -> float:
-    """Return the CPU time of this process and all its descendants, including ended ones, seconds."""
+    """Return the CPU time of this process and all its descendants, including ended ones (s)."""
     spent = 0.0
     here = psutil.Process()
     for process in (here, *here.children(recursive=True)):
@@ -179,7 +180,7 @@ def own_cpu_s() -> float:
 
 
 def oom_kills(sys_root: Path = Path("/sys"), proc_root: Path = Path("/proc")) -> int:
-    """Return how often the kernel's out-of-memory killer has struck in this control group.
+    """Return how often the kernel's out-of-memory killer has struck in this process's control group.
 
     If no control group counts this, return how often it has struck on this machine.
     """
@@ -193,7 +194,7 @@ OUT_OF = "ran out of"
 
 
 def out_of_memory() -> str:
-    """Return words on what ran out of memory, the machine or the control group, and on what to do."""
+    """Return words on whether the machine or the control group ran out of memory, and on what to do."""
     limit = memory_quota()
     whose = f"this machine {OUT_OF} memory"
     if limit is not None:
@@ -202,9 +203,10 @@ def out_of_memory() -> str:
 
 
 def _text(path: Path) -> str:
-    """Return the text of a file of the kernel.
+    """Return the text of one of the kernel's files.
 
-    Opening it in text mode would look up its decoder under a new name each time, which is never freed.
+    The file is not opened in text mode, because that stores its decoder under a new name each time, which is never
+    freed.
     """
     return path.read_bytes().decode("ascii")
 
@@ -221,5 +223,5 @@ def _counter(path: Path, name: str) -> list[int]:
 
 
 def own_environment_allows_sharing() -> bool:
-    """Return whether DDPBENCH_SHARED_MACHINE=1 allows other sweeps on the same cores, with all numbers flagged."""
+    """Return whether DDPBENCH_SHARED_MACHINE=1 allows other sweeps on the same cores; all numbers are then flagged."""
     return os.environ.get("DDPBENCH_SHARED_MACHINE", "") == "1"

@@ -21,7 +21,7 @@ class Hardware:
     """The cores and GPUs on which ranks can be placed.
 
     `cores` are the usable logical cores: first one of each physical core, then the other hyper-threads. `physical` is
-    the number of physical cores within the CPU affinity, limited by the CPU quota.
+    the number of physical cores in the CPU affinity, at most the CPU quota.
     """
 
     cores: tuple[int, ...]
@@ -30,16 +30,18 @@ class Hardware:
     gpu_addresses: tuple[str, ...]
     cpu_model: str
     may_have_gpus: bool = False
-    """True if there are signs of a GPU; only torch can find out whether one is usable."""
+    """True if there are signs of a GPU. Only torch can find out whether a GPU is usable."""
 
     def devices(self, gpus: int | None = None) -> Devices:
-        """Return the devices from which `auto` is resolved. `gpus` is how many torch can use, if a probe has run."""
+        """Return the devices that the setting `auto` chooses from; `gpus` is the number that torch can use, if
+        known.
+        """
         count = len(self.gpu_addresses) if gpus is None else gpus
         return Devices(kind="cuda" if count else "cpu", gpus=count, cores=self.physical)
 
 
 def read_hardware(sys_root: Path = _SYS, proc_root: Path = _PROC, dev_root: Path = _DEV) -> Hardware:
-    """Read the CPU affinity and topology, the control group's quota and the GPUs.
+    """Return this process's cores and GPUs, from CPU affinity, CPU topology, control group quota and the NVIDIA driver.
 
     Raises:
         MachineError: this is not Linux.
@@ -69,14 +71,14 @@ def read_hardware(sys_root: Path = _SYS, proc_root: Path = _PROC, dev_root: Path
 
 
 def _gpu_devices(dev_root: Path) -> bool:
-    """Return whether GPUs have device files, since containers and WSL may lack the driver's folder in /proc."""
+    """Return whether GPUs have device files, because containers and WSL may lack the driver's folder in /proc."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "unset").strip() in ("", "-1"):
         return False
     return (dev_root / "dxg").exists() or any(dev_root.glob("nvidia[0-9]*"))
 
 
 def _gpus(proc_root: Path) -> tuple[str, ...]:
-    """Return the PCI addresses of NVIDIA GPUs; none if CUDA_VISIBLE_DEVICES hides them all."""
+    """Return the PCI addresses of NVIDIA GPUs; empty if CUDA_VISIBLE_DEVICES hides them all."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "unset").strip() in ("", "-1"):
         return ()
     folder = proc_root / "driver/nvidia/gpus"
@@ -95,7 +97,7 @@ def _cpu_model(proc_root: Path) -> str:
 
 
 def numa_cores(address: str | None, sys_root: Path = _SYS) -> tuple[int, ...]:
-    """Return the usable cores next to the GPU with this PCI address; empty if unknown."""
+    """Return the usable cores that are close to the GPU with this PCI address; empty if unknown."""
     if address is None:
         return ()
     text = read_text(sys_root / "bus/pci/devices" / address / "local_cpulist")

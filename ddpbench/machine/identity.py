@@ -1,4 +1,4 @@
-"""Facts about a machine: those that must be equal for runs to be comparable (identity), and others (context)."""
+"""Collect facts about a machine: its identity, which must be equal for runs to be comparable, and other context."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ IDENTITY = (
     *("cpu", "cores", "cpu_quota", "gpus", "driver", "kernel", "torch", "cuda", "nccl", "mpi"),
     *("cpu_capability", "python", "experiment_digest", "workload_digest", "rank_code_digest"),
 )
-"""Names of the facts that identify a machine and an experiment, in the order used in machine.json."""
+"""Names of the facts that identify a machine and an experiment, in the order of machine.json."""
 
 
 def known_identity(hardware: Hardware, experiment_toml: str, cases: Sequence[PlannedCase]) -> dict[str, Any]:
@@ -60,9 +60,10 @@ def known_identity(hardware: Hardware, experiment_toml: str, cases: Sequence[Pla
 def machine_record(
     hardware: Hardware, probe: dict[str, Any], experiment_toml: str, cases: Sequence[PlannedCase]
 ) -> dict[str, Any]:
-    """Return the content of `machine.json`; to resume a run, `identity` must be equal, but `context` may differ.
+    """Return the content of `machine.json`. To resume a run, its `identity` must be equal, but its `context` may
+    differ.
 
-    `probe` holds the facts that a rank with torch found (`ddpbench.worker.probe.describe`).
+    `probe` has the facts that a rank with torch found (`ddpbench.worker.probe.describe`).
     """
     known = known_identity(hardware, experiment_toml, cases) | {
         "gpus": [gpu["name"] for gpu in probe["gpus"]],
@@ -85,7 +86,7 @@ def machine_record(
 
 
 def mpi_of(cases: Iterable[PlannedCase]) -> str | None:
-    """Return the version of the MPI library that cases would use here; None if no case uses MPI.
+    """Return the version of the MPI library that cases use on this machine; None if no case uses MPI.
 
     Raises:
         MachineError: a case uses MPI, but no MPI library here is usable.
@@ -95,7 +96,7 @@ def mpi_of(cases: Iterable[PlannedCase]) -> str | None:
 
 
 def planned_record(nodes: Sequence[str], ranks_per_node: int, port: int) -> dict[str, Any]:
-    """Return the `machine.json` of a run that will use these nodes; its first slot fills in their facts later."""
+    """Return the `machine.json` of a run planned on these nodes; the run's first slot adds the nodes' facts later."""
     planned = {
         "host": ", ".join(dict.fromkeys(nodes)),
         "planned_nodes": list(nodes),
@@ -131,10 +132,10 @@ def nodes_record(
     planned: dict[str, Any],
     setups: Mapping[str, Mapping[str, str]] | None = None,
 ) -> dict[str, Any]:
-    """Return the `machine.json` of several nodes, each given as host, number of slots, and facts.
+    """Return the `machine.json` of several nodes, each given as (host, number of slots, facts).
 
-    A fact that all nodes share appears once, as for one machine; others are listed by node. `setups` are treated
-    likewise, by host. The order of `nodes` does not matter, since a launcher may renumber them at each start.
+    A fact that is equal on all nodes appears once, as for one machine; other facts are listed by node. The same applies
+    to `setups`, by host. The order of `nodes` does not matter, because a launcher may renumber them at each start.
     """
     nodes = sorted(nodes, key=lambda node: (json.dumps(node[2], sort_keys=True), node[1], node[0]))
     names = _numbered([host for host, _, _ in nodes])
@@ -154,7 +155,7 @@ def nodes_record(
 
 
 def setup_of(contexts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the setup facts of several runs' machines: one dict if all are equal, else dicts by host and run."""
+    """Return the setup facts of several runs' machines: one dict if all are equal, otherwise dicts by host and run."""
     by_name: dict[str, Any] = {}
     known = [setups_of(context) for context in contexts]
     for number, by_host in enumerate(known, start=1):
@@ -167,13 +168,13 @@ def setup_of(contexts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _once(names: Sequence[str], values: Sequence[Any]) -> Any:
-    """Return the common value if all values are equal, else a dict of them by name; values are in their JSON form."""
+    """Return the common value if all values are equal, otherwise a dict of the values by name; in JSON's types."""
     values = [json.loads(json.dumps(value)) for value in values]
     return values[0] if all(value == values[0] for value in values) else dict(zip(names, values, strict=True))
 
 
 def _numbered(hosts: Sequence[str]) -> list[str]:
-    """Return a name for each node: its host's name, with a number if several nodes are on that host."""
+    """Return a name for each node: its host's name, with a number if several nodes are on the same host."""
     count = Counter(hosts)
     seen: Counter[str] = Counter()
     names: list[str] = []
@@ -188,7 +189,7 @@ def check_identity(
 ) -> None:
     """Check that two `machine.json` objects have equal identities.
 
-    `apart` maps the name of a digest to words on which of its inputs differ.
+    `apart` maps the name of a digest to words on which of the digest's inputs differ.
 
     Raises:
         IdentityError: the identities differ; the message names every difference.
@@ -211,14 +212,14 @@ def _difference(key: str, before: Mapping[str, Any], now: Mapping[str, Any], apa
 
 
 def sources_named(cases: Iterable[Case]) -> list[str]:
-    """Return the names for `sources_digest`: the cases' workloads, and users' own strategies and algorithms."""
+    """Return the names to pass to `sources_digest`: the cases' workloads, and users' own strategies and algorithms."""
     cases = list(cases)
     own = (name for case in cases for name in (case.strategy, case.algorithm) if is_own(name))
     return list(dict.fromkeys([*(case.workload for case in cases), *own]))
 
 
 def sources_of(names: Iterable[str]) -> str:
-    """Return words that list users' files and profiles whose contents `sources_digest` covers for these names."""
+    """Return words that list the users' files and the profiles that `sources_digest` covers for these names."""
     return " or ".join(
         sorted(
             {name.rpartition(":")[0] if is_import_path(name) else name for name in names if _has_source(name)}
@@ -236,7 +237,7 @@ def text_digest(text: str) -> str:
 
 
 def sources_digest(names: Iterable[str]) -> str:
-    """Return a digest of these names and of the contents of the users' files and profiles that they refer to."""
+    """Return a digest (16 hex digits) of these names and of the users' files and profiles that they refer to."""
     digest = hashlib.sha256()
     for name in sorted(set(names)):
         digest.update(name.encode())
@@ -249,7 +250,7 @@ def sources_digest(names: Iterable[str]) -> str:
 
 
 def _source(module: str) -> Path | None:
-    """Return the file of `train.py` or `package.module` without running it; only parent packages are imported."""
+    """Return the file of `train.py` or `package.module` without importing it; only parent packages are imported."""
     if module.endswith(".py"):
         return Path(module)
     try:
@@ -263,10 +264,10 @@ GIT = (
     *("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null"),
     *("-c", "safe.bareRepository=explicit"),
 )
-"""Git's command with options against what an untrusted repository may bring: hooks, and a file-watching program.
+"""Git's command, with options that disable what an untrusted repository may bring: hooks and a file-watching program.
 
-`safe.bareRepository` is for folders such as /tmp, where anybody can create files such as HEAD and config. These would
-otherwise make the folder a bare repository.
+`safe.bareRepository` is for folders such as /tmp, where anybody can create files such as HEAD and config. Git would
+otherwise take the folder for a bare repository.
 """
 _NO_TRANSPORT = {"GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
 _OF_A_REPOSITORY = frozenset(
@@ -285,24 +286,25 @@ _OF_A_REPOSITORY = frozenset(
 )
 """Environment variables that git sets for hooks, and that would make git use the hook's repository in every folder.
 
-They are those of `git rev-parse --local-env-vars` except for settings, since one such as safe.directory is for all
-folders.
+They are the variables of `git rev-parse --local-env-vars` except for settings, because a setting such as safe.directory
+applies to all folders.
 """
 
 
 def git_environment(**more: str) -> dict[str, str]:
-    """Return an environment for git, with `more` variables, in which it fetches nothing.
+    """Return an environment for git, with the variables `more`, in which git never fetches anything.
 
-    A repository's settings may name a program to fetch with.
+    Fetching is disabled because a repository's settings may name a program for it.
     """
     own = {name: value for name, value in os.environ.items() if name not in _OF_A_REPOSITORY}
     return {**own, **_NO_TRANSPORT, **more}
 
 
 def git_commit() -> str | None:
-    """Return the working directory's commit, with `+` appended if there are changes; None outside a repository.
+    """Return the working directory's commit, with `+` appended if tracked files have changed; None outside a
+    repository.
 
-    As in `git describe --dirty`, new files don't count as changes; for a comparison's sides they do, see
+    As in `git describe --dirty`, new files don't count as changes. For the sides of a comparison they do; see
     `interleave/sides.py`.
     """
     try:

@@ -1,4 +1,4 @@
-"""The system's network interfaces, those that gloo would use, and whether a faster one exists."""
+"""Find the system's network interfaces, the interfaces that gloo would use, and whether a faster one exists."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ddpbench.text_safety import clean
 from ddpbench.units import format_bit_rate
 
 LOOPBACK = "lo"
-"""The interface that local ranks use: `ddpbench.launch.plan` sets GLOO_SOCKET_IFNAME to it."""
+"""Name of the interface that local ranks use, because `ddpbench.launch.plan` sets GLOO_SOCKET_IFNAME to it."""
 RESOLVE_TIMEOUT_S = 2.0
 _FASTER = 2
-"""Ratio to the speed of gloo's interface from which another interface is worth mentioning."""
+"""An interface is mentioned if its rate is at least this many times the rate of gloo's interface."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,19 @@ class Interface:
     addresses: tuple[str, ...] = ()
     speed_mbps: int = 0
     real: bool = True
-    """True for a device or a bond of devices, since bridges and virtual pairs report a rate that no wire has."""
+    """True for a device or a bond of devices, whose reported rate is that of a wire; False for bridges and virtual
+    pairs.
+    """
 
     @property
     def words(self) -> str:
-        """Return the interface's name and reported rate: `eth0 (25 Gbit/s)`."""
+        """Return the interface's name and reported rate, such as `eth0 (25 Gbit/s)`."""
         rate = f" ({format_bit_rate(1e6 * self.speed_mbps)})" if self.speed_mbps else ""
         return f"{clean(self.name)}{rate}"
 
 
 def list_interfaces(root: Path = Path("/")) -> list[Interface]:
-    """Return the network interfaces in the order in which nccl sees them: the system's, those with IPv4 first."""
+    """Return the network interfaces in the order in which NCCL sees them: the system's, but those with IPv4 first."""
     stats = psutil.net_if_stats()
     families = (socket.AF_INET, socket.AF_INET6)
     found: list[Interface] = []
@@ -61,7 +63,7 @@ def list_interfaces(root: Path = Path("/")) -> list[Interface]:
 
 
 def look_up(name: str) -> list[str]:
-    """Return the addresses of a host name in the order in which a backend would try them; empty if there are none.
+    """Return the addresses of a host name, in the order in which a backend would try them; empty if there are none.
 
     Raises:
         TimeoutError: name servers did not answer within `RESOLVE_TIMEOUT_S`.
@@ -85,7 +87,7 @@ def look_up(name: str) -> list[str]:
 
 
 def owner_of(address: str, found: Sequence[Interface]) -> Interface | None:
-    """Return the interface with this address, the loopback one for all of 127.0.0.0/8; None if there is none."""
+    """Return the interface with this address; None if there is none. All of 127.0.0.0/8 belongs to loopback."""
     for each in found:
         if address in each.addresses:
             return each
@@ -97,13 +99,12 @@ def owner_of(address: str, found: Sequence[Interface]) -> Interface | None:
 def gloo_choice(
     found: Sequence[Interface], resolve: Callable[[], list[str]], env: Mapping[str, str]
 ) -> tuple[list[Interface], str]:
-    """Return the interfaces that gloo would use (none if it would fail), and words on why.
+    """Return the interfaces that gloo would use (none if gloo would fail), and words on the reason.
 
-    `resolve` returns the addresses of this host's name.
-
-    As in torch (ProcessGroupGloo.cpp, Options::create_default and createDefaultDevice): the interfaces of
-    GLOO_SOCKET_IFNAME, split at commas, if it has two characters or more; else the first address of the host's name
-    that can be bound; else 127.0.0.1.
+    `resolve` returns the addresses of this host's name. The choice follows torch (ProcessGroupGloo.cpp,
+    Options::create_default and createDefaultDevice). If GLOO_SOCKET_IFNAME has two characters or more, gloo uses the
+    interfaces that it names, separated by commas. Otherwise gloo uses the first address of the host's name that can be
+    bound, or else 127.0.0.1.
     """
     given = env.get("GLOO_SOCKET_IFNAME", "")
     if len(given) > 1:
@@ -126,9 +127,10 @@ def gloo_choice(
 
 
 def faster_than(chosen: Sequence[Interface], found: Sequence[Interface], env: Mapping[str, str]) -> str:
-    """Return words on the fastest interface, if its reported rate is at least twice that of gloo's; else empty.
+    """Return words on the fastest interface, if its reported rate is at least twice that of gloo's; otherwise `""`.
 
-    Also empty if the user chose gloo's interface, or if that is loopback or has an unknown rate.
+    The result is also `""` if the user chose gloo's interface, or if gloo's interface is loopback or has an unknown
+    rate.
     """
     if len(env.get("GLOO_SOCKET_IFNAME", "")) > 1 or len(chosen) != 1 or chosen[0].name == LOOPBACK:
         return ""
@@ -139,12 +141,14 @@ def faster_than(chosen: Sequence[Interface], found: Sequence[Interface], env: Ma
 
 
 def _reachable(interface: Interface) -> bool:
-    """Return whether an interface has an address other than the link-local one that every running interface has."""
+    """Return whether an interface has an address other than a link-local one, which every running interface has."""
     return any(not ipaddress.ip_address(address).is_link_local for address in interface.addresses)
 
 
 def gloo_interfaces() -> tuple[str, str]:
-    """Return words on the interfaces that gloo would use here, and words on a faster one; both empty if unknown."""
+    """Return words on the interfaces that gloo would use here, and words on a faster interface; both `""` if
+    unknown.
+    """
     try:
         found = list_interfaces()
         addresses = look_up(socket.gethostname())

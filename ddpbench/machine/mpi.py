@@ -1,6 +1,6 @@
-"""Find which MPI library ranks would use here, and whether torch has UCC.
+"""Find the MPI library that ranks would use here, and whether torch has UCC.
 
-This is done in separate processes, since loading a library may end a process.
+Separate processes do this, because loading a library may end a process.
 """
 
 from __future__ import annotations

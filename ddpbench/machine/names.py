@@ -1,4 +1,4 @@
-"""Ask the kernel who holds the name of an abstract Unix socket, so that a holder cannot hide itself."""
+"""Ask the kernel which process holds the name of an abstract Unix socket; the process cannot hide this."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ _DIAG, _BY_FAMILY, _REQUEST_DUMP, _DONE, _ERROR = 4, 20, 0x301, 3, 2
 _SHOW_NAME_AND_USER = 0x1 | 0x40
 _NAME, _USER = 0, 7
 _UNCONNECTED = 1 << 10 | 1 << 7
-"""The states of sockets that listen or are only bound; sockets that a listener has accepted have its name too."""
+"""States of sockets that listen or are only bound, as a bit mask. Other states are left out, because accepted sockets
+have the listener's name too.
+"""
 _MOST_BYTES = 1 << 17
 _LISTED = re.compile(r"^\S+: \S+ \S+ \S+ 0001 01 +(\d+) @(.+)$", re.MULTILINE)
-"""A line of /proc/net/unix for a stream socket without a peer: its inode and name."""
+"""Pattern of a line of /proc/net/unix for a stream socket without a peer; its groups are the inode and the name."""
 _PROC = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True)
 class NameHolder:
-    """The holder of a name: its user id and process id, each None if unknown, and whether its socket listens."""
+    """The holder of a socket's name: user id and process id, each None if unknown, and whether the socket listens."""
 
     user: int | None
     process: int | None
@@ -34,7 +36,10 @@ class NameHolder:
 
     @property
     def may_be_own(self) -> bool:
-        """Return whether the holder may be a sweep of this user; if its user is unknown, it may be if it listens."""
+        """Return whether the holder may be a sweep of this user.
+
+        If the holder's user is unknown, return whether its socket listens.
+        """
         return self.listens if self.user is None else self.user == os.geteuid()
 
 
@@ -45,7 +50,10 @@ class _Socket:
 
 
 def holders(prefix: str | tuple[str, ...], but: AbstractSet[str] = frozenset()) -> dict[str, NameHolder]:
-    """Return who holds stream sockets' names with this prefix, except those in `but`, by name with its leading NUL."""
+    """Return the holders of all stream socket names that begin with `prefix`, by name; names in `but` are left out.
+
+    A name of an abstract socket begins with NUL.
+    """
     try:
         sockets = dict(_asked())
     except (OSError, struct.error):  # the kernel or a sandbox does not allow this query
@@ -56,7 +64,7 @@ def holders(prefix: str | tuple[str, ...], but: AbstractSet[str] = frozenset()) 
 
 
 def holder(name: str) -> NameHolder:
-    """Return the holder of a name that is taken."""
+    """Return the holder of a name that is known to be taken."""
     return holders(name).get(name) or _peer(name)
 
 
@@ -74,7 +82,10 @@ def _holder(name: str, found: _Socket, process: tuple[int, int] | None) -> NameH
 
 
 def _peer(name: str) -> NameHolder:
-    """Return the holder of a name by connecting to it; unknown if it does not listen, or its queue is full."""
+    """Return the holder of a name, found by connecting to the socket.
+
+    User and process are None if the socket does not listen, or if its queue is full.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
         other.setblocking(False)
         try:
@@ -127,7 +138,10 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _listed() -> dict[str, _Socket]:
-    """Return the sockets in /proc/net/unix by name, without users; every kernel has this file."""
+    """Return the sockets in /proc/net/unix by name, without users.
+
+    Every kernel has this file, even where netlink's query is not allowed.
+    """
     try:
         text = (_PROC / "net/unix").read_text("utf-8", "surrogateescape")
     except OSError:
@@ -136,9 +150,10 @@ def _listed() -> dict[str, _Socket]:
 
 
 def _processes(inodes: AbstractSet[int]) -> dict[int, tuple[int, int]]:
-    """Return the process that opened each of these sockets, and its user, by inode; only those visible to this user.
+    """Return the process that opened each socket, and its user, by the socket's inode; only processes that this user
+    sees.
 
-    If children have inherited a socket, return the process that they inherited it from.
+    If processes have inherited a socket, return the one that opened it.
     """
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
     opened_by: dict[int, dict[int, tuple[int, int]]] = {}
@@ -156,7 +171,7 @@ def _processes(inodes: AbstractSet[int]) -> dict[int, tuple[int, int]]:
 
 
 def _first(opened: Mapping[int, tuple[int, int]]) -> tuple[int, int]:
-    """Return the process whose parent is not among these processes, and its user.
+    """Return the process whose parent is not among these processes, and the process's user.
 
     `opened` maps a process to its parent and its user.
     """

@@ -1,4 +1,4 @@
-"""Deal a machine's cores to the ranks on it, by the same rule for a fork server's ranks and for a plan's slots."""
+"""Distribute a machine's cores among its ranks, by the same rule for a fork server's ranks and for a plan's slots."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from ddpbench.strategies import early_imports, load_strategy
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stand:
-    """A rank's cores and its loader workers', which are empty if it has no workers or they use the rank's own cores."""
+    """The cores of a rank and of its loader workers.
+
+    `loader_cores` is empty if the rank has no loader workers or if they use the rank's own cores.
+    """
 
     cores: tuple[int, ...]
     loader_cores: tuple[int, ...] = ()
 
     @property
     def env(self) -> dict[str, str]:
-        """Return the environment variables that tell the rank its cores and its loader workers' cores."""
+        """Return the environment variables by which the rank learns its cores and its loader workers' cores."""
         env = {"DDPBENCH_CORES": ",".join(map(str, self.cores))}
         if self.loader_cores:
             env["DDPBENCH_LOADER_CORES"] = ",".join(map(str, self.loader_cores))
@@ -34,12 +37,12 @@ def deal(
     nearby: Sequence[Sequence[int]] = (),
     pinned: bool = True,
 ) -> list[Stand]:
-    """Return the cores of each of `ranks` ranks on one machine, `threads` cores per rank if there are enough.
+    """Return the cores of each of `ranks` ranks on one machine: `threads` cores per rank, if there are enough.
 
-    If there are too few cores, they are dealt out again from the first. `loader_workers` workers per rank use the
-    remaining cores: one each if there are enough, all cores together if there are too few, the rank's own if none
-    remain. If `nearby` is given, it has the cores next to each rank's GPU, for the rank and its loader workers. Ranks
-    that are not `pinned` may use all cores, as may their loader workers.
+    If there are too few cores, several ranks get the same ones. The `loader_workers` loader workers per rank use the
+    cores that are left. They get one core each if enough are left, share all remaining cores if there are too few, and
+    use the rank's own cores if none are left. If `nearby` is given, it has the cores close to each rank's GPU, which
+    the rank and its loader workers use. If not `pinned`, all ranks and loader workers may use all cores.
     """
     if not pinned:
         return [Stand(cores=tuple(cores))] * ranks
@@ -62,14 +65,14 @@ def deal(
 
 
 FRAMEWORK_VARIABLE = "DDPBENCH_FRAMEWORK"
-"""The environment variable with the framework that a fork server imports. No code reads it; it makes servers differ."""
+"""Environment variable with the framework that a fork server imports. No code reads it, but it makes servers differ."""
 
 
 def early_env(case: Case) -> Mapping[str, str]:
     """Return the environment variables that must be set before a rank's process imports anything.
 
-    Launches with equal variables share a fork server. An empty value stands for a variable that must not be set
-    (`applied` removes it). A framework that is imported before ranks are forked gets its own server; otherwise its
+    Launches with equal variables share a fork server. An empty value stands for a variable that must not be set;
+    `applied` removes it. A framework that is imported before ranks are forked gets a separate server. Otherwise its
     memory would also count as that of other cases' ranks.
     """
     framework = load_strategy(case.strategy).framework if early_imports(case) else ""
@@ -85,5 +88,5 @@ def early_env(case: Case) -> Mapping[str, str]:
 
 
 def applied(env: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment `env` with the variables in `asked`, without those whose value there is empty."""
+    """Return the environment `env` with the variables in `asked`; a variable that is empty in `asked` is removed."""
     return {name: value for name, value in {**env, **asked}.items() if name not in asked or value}

@@ -1,4 +1,4 @@
-"""Choose a port for processes that start later."""
+"""Choose a free network port for processes that start later."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import random
 import socket
 
 _NOT_GIVEN_AWAY = range(20_000, 30_000)
-"""Ports below those that Linux by default assigns to processes, and above those of services."""
+"""Ports that Linux by default does not assign to processes, and that services rarely use."""
 _TRIES = 50
 
 
 def free_port() -> int:
-    """Return an unused port, if possible one that the system assigns to no process.
+    """Return an unused port, if possible one that the system does not assign to processes by itself.
 
-    Otherwise it might be assigned while the process that will use it imports torch.
+    The system might otherwise assign it while the process that is to use it imports torch.
     """
     for port in random.SystemRandom().sample(_NOT_GIVEN_AWAY, _TRIES):
         if (found := _bound(port)) is not None:

@@ -1,6 +1,6 @@
-"""Read how a machine is set up, as far as the system tells: firmware, clocks, threads, networks.
+"""Read how a machine is set up, as far as the system shows it: firmware, clocks, threads, networks.
 
-This is only recorded: runs remain comparable if it differs.
+The setup is only recorded. Runs remain comparable if it differs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ddpbench.units import format_bit_rate
 
 
 def read_setup(root: Path = Path("/")) -> dict[str, str]:
-    """Return facts about the machine's setup by name, without those that the system doesn't tell."""
+    """Return facts about the machine's setup, by name; unknown facts are left out."""
     sys, cpus = root / "sys", root / "sys/devices/system/cpu"
     dmi = sys / "class/dmi/id"
     facts: dict[str, str] = {
@@ -62,24 +62,24 @@ def _os_name(release: Path) -> str:
 
 
 def _each(folder: Path, pattern: str) -> str:
-    """Return the contents of the files that match a pattern, without duplicates, sorted and joined by commas."""
+    """Return the different contents of the files that match a pattern, sorted and joined by commas."""
     return ", ".join(sorted({_line(path) for path in folder.glob(pattern)} - {""}))
 
 
 def _boost(cpus: Path) -> str:
-    """Return `on` if cores may exceed their nominal clock, `off` if not, and empty text if unknown."""
+    """Return "on" if cores may exceed their nominal clock, "off" if not, and "" if unknown."""
     held = _line(cpus / "intel_pstate/no_turbo")
     allowed = _line(cpus / "cpufreq/boost") or {"0": "1", "1": "0"}.get(held, "")
     return {"0": "off", "1": "on"}.get(allowed, "")
 
 
 def _chosen(line: str) -> str:
-    """Return the word in brackets of `always [madvise] never`."""
+    """Return the word in brackets, in a line such as `always [madvise] never`."""
     return line.partition("[")[2].partition("]")[0]
 
 
 def _interfaces(folder: Path) -> list[str]:
-    """Return words on each network device, with its rate and driver: `eth0 25 Gbit/s, mlx5_core`."""
+    """Return words on each network device, with its rate and driver, such as `eth0 25 Gbit/s, mlx5_core`."""
     interfaces = []
     for path in sorted(folder.glob("*")):
         if not (path / "device").exists():  # a bridge, loopback or virtual pair
