@@ -1,11 +1,11 @@
-"""An emulated network: namespaces and shaped links on this machine, which end with the process that holds them.
+"""An emulated network on this machine, made of network namespaces and rate-limited links, which end with their process.
 
     with Fabric(links, nodes=4, ranks_per_node=1, log=path) as fabric:
         proof = fabric.prove()
         ...  # a process enters with entering.enter(place.net_ns, place.user_ns)
 
-`wiring` describes a network as data, and `topology` draws one for a case's links. `holder` makes the network in a
-separate process, the only one that imports pyroute2, and `client` controls this process.
+`wiring` describes a network as data, and `topology` designs the network for a case's links. `holder` makes the network
+in a separate process, the only one that imports pyroute2. `client` controls this process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -P -m ddpbench.fabric SOCKET PARENT` makes and holds a fabric; `--capabilities` tries what a fabric needs."""
+"""Make and hold a fabric: `python -P -m ddpbench.fabric SOCKET PARENT`; with `--capabilities`, try what it needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ddpbench.guard import die_with_parent
 
 
 def main(arguments: list[str]) -> None:
-    """Hold a fabric until the socket closes; with `--capabilities`, print which parts of one can be made here."""
+    """Hold a fabric until the socket closes; with `--capabilities`, print which parts of a fabric can be made here."""
     if arguments == ["--capabilities"]:
         from ddpbench.fabric.trying import print_capabilities
 

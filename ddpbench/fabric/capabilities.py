@@ -1,4 +1,4 @@
-"""Find out in a child process whether this machine can make a fabric. For `ddpbench doctor`."""
+"""Find out in a child process whether this machine can make a fabric, for `ddpbench doctor`."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FabricCapabilities:
-    """The availability of each part that a fabric needs; `reasons` says, by field, why a part is not."""
+    """The parts of a fabric that can be made here; `reasons` has, by field name, why a part cannot be made."""
 
     privileged: bool
-    """True if this process may make namespaces as it is: as root, or with CAP_SYS_ADMIN and CAP_NET_ADMIN."""
+    """True if this process may make network namespaces: as root, or with CAP_SYS_ADMIN and CAP_NET_ADMIN."""
     user_namespaces: bool
-    """True if namespaces can also be made without privilege, in a user namespace."""
+    """True if network namespaces can also be made without privilege, in a user namespace."""
     veth: bool
     bridge: bool
     tbf: bool
     netem: bool
-    """Needed only for latency and loss."""
+    """True if latency and loss can be emulated; a fabric without them does not need netem."""
     reasons: dict[str, str]
 
     @property
@@ -34,7 +34,10 @@ class FabricCapabilities:
 
 
 def fabric_capabilities() -> FabricCapabilities:
-    """Try to make each part once, in a child process whose namespaces end with it. Takes under 0.3 s; never raises."""
+    """Try to make each part of a fabric once, in a child process, and return which succeeded.
+
+    The parts end with the child process. Takes under 0.3 s; never raises.
+    """
     if sys.platform != "linux":
         return _nothing(f"a fabric is made of Linux's network namespaces; this is {sys.platform}")
     try:

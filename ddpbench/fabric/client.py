@@ -1,4 +1,4 @@
-"""Control a fabric: start the process that makes it, tell ranks where to enter it, and prove its links."""
+"""Control a fabric: start the process that makes it, give ranks their places in it, and measure its links."""
 
 from __future__ import annotations
 
@@ -27,43 +27,47 @@ from ddpbench.spec.fabric import Links
 
 MAKE_TIMEOUT_S = 60.0
 SETTLE_S = 0.4
-"""Seconds of traffic before counting: connections start slowly, and full token buckets pass the first bytes at once."""
+"""Time for which traffic runs before bytes are counted (s). Connections start slowly, and full token buckets pass the
+first bytes at once.
+"""
 WINDOW_S = 0.5
 WINDOW_FRAMES = 100
-"""A window is long enough for the slowest link to carry this many frames, so that one more or less is 1 %."""
+"""Number of frames that the slowest link must be able to carry in a window, so that one frame is 1 %."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankPlace:
-    """A rank's place. The rank enters with `ddpbench.fabric.entering.enter(place.net_ns, place.user_ns)`."""
+    """A rank's place in a fabric. The rank enters it by `ddpbench.fabric.entering.enter(place.net_ns,
+    place.user_ns)`.
+    """
 
     node: int
     interface: str
     address: str
     net_ns: str
-    """Path of the rank's network namespace, valid as long as the fabric exists."""
+    """Path of the rank's network namespace; valid as long as the fabric exists."""
     user_ns: str
     """Path of the fabric's user namespace; empty if the fabric was made with privilege."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoragePlace:
-    """The addresses of the server of input data; `ddpbench.fabric.store` defines the server's protocol."""
+    """Addresses of the server of input data; `ddpbench.fabric.store` defines the server's protocol."""
 
     shared: str
-    """Address that nodes reach over the link that they also train over."""
+    """Address that nodes reach over the link that also carries gradients."""
     own: str
-    """Address that nodes reach over a second link; empty if they have none."""
+    """Address that nodes reach over a second link, for storage only; empty if nodes have one link."""
     port: int
 
 
 class Fabric:
-    """An emulated network, and a context manager that leaves no namespace, link or process behind.
+    """An emulated network. As a context manager, it leaves no namespace, link or process behind.
 
     The fabric also ends with the thread that made it, because the process that holds it dies with its parent.
 
     Args:
-        links: the links to make, already slowed if time is dilated.
+        links: the links to make; with time dilation, their rates must already be slowed.
         nodes: number of nodes, divided evenly among the links' racks.
         ranks_per_node: number of `places` on each node.
         log: file to which the output of the holding process is appended.
@@ -136,14 +140,15 @@ class Fabric:
         return self._process.pid
 
     def prove(self, *, shared_cores: bool = False) -> FabricProof:
-        """Load all links with traffic, phase by phase, and compare the kernel's counts with the links' rates.
+        """Load all links with traffic, phase by phase, and return the rates that the kernel's counters show.
 
         Links within nodes come first, links between racks last. A phase takes about a second, and up to half a minute
-        while other processes use the cores; with `shared_cores`, some seconds. Latency and loss are off meanwhile.
+        while other processes use the cores; with `shared_cores`, some seconds. Latency and loss are switched off for
+        this.
 
         Raises:
-            FabricError: a link's rate is off by more than 5 %, or with `shared_cores` too low by more than a
-                third; the message says what this machine carries, and what to do.
+            FabricError: a link's rate is wrong by more than 5 %, or with `shared_cores` too low by more than a third;
+                the message says which rate this machine reaches, and what to do.
         """
         links: list[LinkProof] = []
         slowest = min((cable.rate for cable in self._topology.wiring.cables if cable.rate), default=math.inf)
@@ -197,7 +202,7 @@ class Fabric:
 
     @property
     def ended(self) -> str:
-        """Return in words how the process that holds the fabric ended; empty while it runs."""
+        """Return words on how the process that holds the fabric ended; `""` while it runs."""
         code = self._process.poll()
         return (
             "" if code is None else f"the process that holds it ended with exit code {code}; see {self._log}"
@@ -211,7 +216,7 @@ class Fabric:
         return FabricError(f"the process that holds the fabric {end}; see {self._log}")
 
     def close(self) -> None:
-        """End the process that holds the fabric, and so every namespace and link that no rank still uses."""
+        """End the process that holds the fabric, and so all namespaces and links that no rank still uses."""
         self._connection.close()
         try:
             self._process.wait(timeout=0.5)

@@ -1,7 +1,7 @@
-"""Reads what the links of a fabric have carried, from the statistics of their token buckets.
+"""Read how many bytes a fabric's links have carried, from the statistics of their token buckets.
 
 A reading must take only milliseconds, even on a machine that the traffic overloads. So connections to the kernel are
-opened before there is traffic, and its messages are unpacked here.
+opened before there is traffic, and this module unpacks the kernel's messages itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DUMP = _HEADER.pack(
 ) + _TCMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
 
 LinkCounts = dict[tuple[int, str], tuple[int, int, int]]
-"""Counts by space and interface: bytes on the wire, frames dropped, and when they were read (monotonic ns)."""
+"""Counts by (space, interface): bytes on the wire, frames dropped, and the time of the reading (monotonic ns)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,9 @@ class _Opened:
 
 
 class Counters:
-    """Counters of all shaped interfaces of a fabric. A context manager."""
+    """Reads the counters of all rate-limited interfaces of a fabric. As a context manager, it closes its
+    connections.
+    """
 
     def __init__(self, wiring: Wiring, spaces: Spaces) -> None:
         self._opened: dict[int, _Opened] = {}
@@ -56,7 +58,7 @@ class Counters:
                 self._opened[space] = _Opened(connection, names)
 
     def read(self) -> LinkCounts:
-        """Return how many bytes each interface has sent, and how many frames it has dropped, since it was made."""
+        """Return the bytes that each interface has sent and the frames that it has dropped, since it was made."""
         found: LinkCounts = {}
         for space, opened in self._opened.items():
             before = time.monotonic_ns()
@@ -78,7 +80,11 @@ class Counters:
 
 
 def _dump(connection: socket.socket) -> list[bytes]:
-    """Return all queueing disciplines of the connection's namespace, one message each."""
+    """Return the kernel's messages on all queueing disciplines of the connection's namespace.
+
+    Raises:
+        FabricError: the kernel refuses.
+    """
     connection.send(_DUMP)
     found: list[bytes] = []
     while True:
@@ -95,7 +101,7 @@ def _dump(connection: socket.socket) -> list[bytes]:
 
 
 def _disciplines(messages: list[bytes]) -> Iterator[tuple[int, bytes, int, int]]:
-    """Yield each queueing discipline's interface index, kind, bytes sent and frames dropped."""
+    """Yield the interface index, kind, bytes sent and frames dropped of each queueing discipline."""
     for message in messages:
         _, index, *_ = _TCMSG.unpack_from(message)
         attributes = dict(_attributes(message[_TCMSG.size :]))

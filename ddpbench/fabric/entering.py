@@ -1,6 +1,6 @@
-"""System calls for namespaces that Python 3.11 lacks, and how a rank enters its node's namespace.
+"""Enter namespaces, by system calls that Python 3.11 lacks.
 
-The fork server of ranks and the process that holds a fabric import this, so it needs only the standard library.
+The fork server of ranks and the process that holds a fabric import this module, so it needs only the standard library.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def setns(descriptor: int, kind: int) -> None:
 
 
 def stay_readable() -> None:
-    """Keep /proc/self owned by this user, so that the user's other processes can write its maps and open descriptors.
+    """Keep /proc/self owned by this user, so that this user's other processes can read and write its files.
 
-    A change of credentials, such as entering a user namespace, may change the owner.
+    Otherwise a change of credentials, such as entering a user namespace, may change the owner.
     """
     _checked(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0))
 
@@ -53,9 +53,9 @@ def stay_readable() -> None:
 def enter(net_ns: str, user_ns: str = "") -> None:
     """Move this process into a node of a fabric. Call this right after a fork, while the process has one thread.
 
-    `net_ns` and `user_ns` are `RankPlace`'s. A fabric made without privilege has a user namespace, which is entered
-    first. This may clear PR_SET_PDEATHSIG and PR_SET_DUMPABLE, so both are set again: a rank that was to die with its
-    parent still does, and debuggers and /proc still see it.
+    `net_ns` and `user_ns` are the attributes of `RankPlace`. A fabric made without privilege has a user namespace,
+    which is entered first. This may clear PR_SET_PDEATHSIG and PR_SET_DUMPABLE, so both are set again. A rank that was
+    to die with its parent then still does, and debuggers and /proc still have access to the rank.
 
     Raises:
         OSError: the fabric is gone, or this process has several threads or another user's rights.

@@ -1,6 +1,6 @@
-"""The process that makes and holds a fabric, which ends when this process ends.
+"""The process that makes and holds a fabric; the fabric ends when this process ends.
 
-It communicates over a socket that it inherits, with one JSON object per line:
+The process communicates over an inherited socket, with one JSON object per line:
 
     from the controlling side   {"do": "make", "wiring": ..., "store_port": ...}
                                 {"do": "carry", "flows": [...], "settle_s": ..., "window_s": ..., "windows": ...}
@@ -8,7 +8,7 @@ It communicates over a socket that it inherits, with one JSON object per line:
                                 {"event": "carried", "windows": [[[space, name, bytes, drops, ns], ...], ...]}
                                 {"event": "refused", "reason": ...}
 
-The process ends when the socket closes, and dies with its parent, however the parent dies.
+The process ends when the socket closes or its parent dies, however the parent dies.
 """
 
 from __future__ import annotations
@@ -105,7 +105,10 @@ class Holder:
         return {"event": "carried", "windows": windows}
 
     def _set_delays(self, *, on: bool) -> None:
-        """Turn latency and loss on or off. They are off during a proof: TCP does not reach the rate of a lossy link."""
+        """Switch latency and loss on or off.
+
+        They are off during a proof, because TCP does not reach the rate of a lossy link.
+        """
         wiring = self._wiring
         assert wiring is not None
         if not (wiring.latency_s or wiring.loss):

@@ -1,7 +1,7 @@
-"""Makes the namespaces and links of a wiring through netlink. Linux only; nothing made here has a name on the host.
+"""Make the namespaces and links of a wiring through netlink. Linux only; nothing made here has a name on the host.
 
-Every rate is enforced by tbf, the token bucket filter, at the interface that sends. tbf counts a large TCP segment
-with the headers that each of its frames will have. It cuts up a segment that is larger than the bucket.
+Every rate is enforced by tbf, the kernel's token bucket filter, at the interface that sends. tbf counts a large TCP
+segment with the headers that each of its frames will have, and splits a segment that is larger than the bucket.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ddpbench.fabric.entering import CLONE_NEWNET, CLONE_NEWUSER, setns, stay_re
 from ddpbench.fabric.wiring import PREFIX, SWITCH, Cable, Port, Wiring
 
 QUEUE_BYTES = 256 << 20
-"""Bytes that may queue at a link. Senders' windows never exceed this, so no frame is lost even if all nodes send to
-one.
+"""Number of bytes that may queue at a link. The senders' windows never exceed it, so no frame is lost even if all nodes
+send to the same node.
 """
 _CAP_NET_ADMIN, _CAP_SYS_ADMIN = 12, 21
 _PERMANENT = 0x80  # NUD_PERMANENT
@@ -53,12 +53,12 @@ class _Tbf:
 
     @staticmethod
     def fix_request(request: dict[str, Any]) -> None:
-        """Remove from the message the fields that became options."""
+        """Remove fields from the message that were turned into options."""
         request.pop("rate", None)
 
     @staticmethod
     def get_parameters(given: dict[str, Any]) -> dict[str, Any]:
-        """Return the message's options for `given`, which has `rate` in bytes/s, and `burst` and `limit` in bytes."""
+        """Return the message's options for `given`, which has `rate` (bytes/s), `burst` and `limit` (bytes)."""
         rate, burst = int(given["rate"]), int(given["burst"])
         ethernet = 1  # TC_LINKLAYER_ETHERNET: else the kernel guesses it from a table of times
         parms = {
@@ -79,14 +79,14 @@ plugins["tbf"] = _Tbf
 
 @dataclass(frozen=True, slots=True)
 class Spaces:
-    """Descriptors that hold namespaces open; `user` is None if no user namespace was made for them."""
+    """File descriptors that keep namespaces open; `user` is None if no user namespace was made."""
 
     net: tuple[int, ...]
     user: int | None
 
 
 def privileged() -> bool:
-    """Return whether this process may make network namespaces, and links in them, without further rights."""
+    """Return whether this process may make network namespaces, and links in them, without a user namespace."""
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("CapEff:"):
             held = int(line.split()[1], 16)
@@ -97,7 +97,7 @@ def privileged() -> bool:
 def make_spaces(count: int) -> Spaces:
     """Make `count` network namespaces without names; without privilege, make them in a new user namespace.
 
-    This process ends up in the last of them, and in the user namespace.
+    Afterwards this process is in the last network namespace, and in the user namespace.
 
     Raises:
         FabricError: the kernel does not allow this; the message says what to do.
@@ -117,7 +117,7 @@ def make_spaces(count: int) -> Spaces:
 
 
 def enter_user_namespace() -> int:
-    """Move this process into a new user namespace, where it has all rights; return the namespace's descriptor.
+    """Move this process into a new user namespace, where it has all rights; return the namespace's file descriptor.
 
     Raises:
         FabricError: the kernel does not allow this; the message says what to do.
@@ -145,7 +145,7 @@ def _setting(name: str) -> str:
 
 
 def _why_not(error: OSError, kind: str) -> str:
-    """Return words on why namespaces (`kind` is `user` or `net`) cannot be made here, and what to do."""
+    """Return words on why namespaces of this kind (`user` or `net`) cannot be made here, and what to do."""
     lacks = "a fabric needs network namespaces, and this process may not make them"
     root = "run as root, in a container with --cap-add SYS_ADMIN --cap-add NET_ADMIN"
     if error.errno in (errno.ENOSPC, errno.EUSERS):
@@ -174,7 +174,9 @@ def _why_not(error: OSError, kind: str) -> str:
 
 @contextlib.contextmanager
 def inside(spaces: Spaces, space: int) -> Iterator[IPRoute]:
-    """Yield a netlink connection to a space; this process stays in the space afterwards."""
+    """Yield a netlink connection to a network namespace (by its index); this process stays in the namespace
+    afterwards.
+    """
     setns(spaces.net[space], CLONE_NEWNET)
     with IPRoute() as netlink:
         yield netlink
@@ -182,7 +184,11 @@ def inside(spaces: Spaces, space: int) -> Iterator[IPRoute]:
 
 @contextlib.contextmanager
 def _needing(what: str, module: str, consequence: str) -> Iterator[None]:
-    """Turn the kernel's refusal to make `what` into a FabricError, which names `module` if the kernel lacks it."""
+    """Turn the kernel's refusal to make `what` into a FabricError, which names `module` if the kernel lacks it.
+
+    Raises:
+        FabricError: the kernel refuses.
+    """
     try:
         yield
     except NetlinkError as error:
@@ -203,7 +209,7 @@ _NO_NETEM = (
 
 
 def add_bridge(netlink: IPRoute, name: str) -> int:
-    """Add a bridge that forwards at once, never forgets an address and ignores multicast; return its index."""
+    """Add a bridge that forwards at once, keeps learned addresses and ignores multicast; return the bridge's index."""
     with _needing("bridge", "bridge", _NO_FABRIC):
         netlink.link(
             "add",
@@ -227,7 +233,7 @@ def add_pair(netlink: IPRoute, name: str, peer: dict[str, Any]) -> None:
 
 
 def shape(netlink: IPRoute, index: int, rate: float, burst: int) -> None:
-    """Limit an interface's sending to `rate` bit/s, with bursts of `burst` bytes after a pause."""
+    """Limit an interface's sending to `rate` (bit/s), with bursts of up to `burst` bytes after a pause."""
     with _needing("tbf", "sch_tbf", _NO_FABRIC):
         netlink.tc(
             "add",
@@ -241,7 +247,7 @@ def shape(netlink: IPRoute, index: int, rate: float, burst: int) -> None:
 
 
 def delay(netlink: IPRoute, index: int, latency_s: float, loss: float) -> None:
-    """Add latency, and loss as a fraction, in front of a shaped interface's token bucket.
+    """Add a latency (s) and a loss (fraction) in front of a rate-limited interface's token bucket.
 
     Raises:
         FabricError: the kernel has no netem, or refuses it.
@@ -264,19 +270,19 @@ def delay(netlink: IPRoute, index: int, latency_s: float, loss: float) -> None:
 
 
 def prompt(netlink: IPRoute, index: int) -> None:
-    """Remove an interface's latency and loss. TCP's throughput over a lossy link would not show the link's rate."""
+    """Remove an interface's latency and loss, because TCP over a lossy link would not reach the link's rate."""
     netlink.tc("replace", "pfifo", index=index, parent=0x10001, handle=0x30000, limit=_DELAYED_PACKETS)
 
 
 def _quiet(netlink: IPRoute, index: int) -> None:
-    """Disable an interface's IPv6 address, so that the link carries nothing but what is sent on purpose."""
+    """Disable an interface's IPv6 address, so that the link carries only what is sent on purpose."""
     if Path("/proc/sys/net/ipv6").exists():
         no_address = {"attrs": [["AF_INET6", {"attrs": [["IFLA_INET6_ADDR_GEN_MODE", 1]]}]]}
         netlink.link("set", index=index, IFLA_AF_SPEC=no_address)
 
 
 def make(wiring: Wiring, spaces: Spaces) -> None:
-    """Make the bridges, cables, rates and addresses of a wiring, and bring all interfaces up.
+    """Make the bridges, cables, rates and addresses of a wiring in these namespaces, and bring all interfaces up.
 
     Raises:
         FabricError: the kernel lacks something; the message names it.
@@ -305,14 +311,18 @@ def make(wiring: Wiring, spaces: Spaces) -> None:
 
 
 def _refuse_without_netem(netlink: IPRoute) -> None:
-    """Raise FabricError if the kernel has no netem, which is tried on the loopback before anything else is made."""
+    """Check that the kernel has netem, by trying it on the loopback before anything else is made.
+
+    Raises:
+        FabricError: the kernel has no netem.
+    """
     shape(netlink, 1, 1e9, 65536)
     delay(netlink, 1, 1e-3, 0.0)
     netlink.tc("del", index=1, parent=0xFFFFFFFF)
 
 
 def ends(wiring: Wiring, space: int) -> list[tuple[Cable, Port]]:
-    """Return each interface of a space with the cable that it belongs to."""
+    """Return each interface of a namespace, with the cable that the interface belongs to."""
     return [
         (cable, port) for cable in wiring.cables for port in (cable.near, cable.far) if port.space == space
     ]
@@ -340,11 +350,11 @@ def _finish(
 
 
 def _add_routes(netlink: IPRoute, index: int, port: Port, *, lossy: bool) -> None:
-    """Add a port's routes, each with a congestion control for TCP, as the host's default may be unsuitable.
+    """Add a port's routes, each with a congestion control for TCP, because the host's default may be unsuitable.
 
-    Without loss this is reno, which opens its window to the receiver's in a few round trips and stays there. cubic,
-    the default of most hosts, would stop at the first delay that it sees, and take seconds to fill a shared link; bbr
-    would let links rest now and then. With loss it is cubic, as on most hosts.
+    Without loss this is reno, which opens its window to the receiver's in a few round trips and stays there. cubic, the
+    default of most hosts, would stop at the first delay that it sees, and take seconds to fill a shared link. bbr would
+    leave links idle now and then. With loss it is cubic, as on most hosts.
     """
     available = _setting("net/ipv4/tcp_available_congestion_control").split()
     common = {"cc_algo": "cubic" if lossy and "cubic" in available else "reno"}
@@ -364,8 +374,11 @@ def _hardware(address: str) -> str:
 def _add_neighbours(index: int, addresses: Sequence[str]) -> None:
     """Add the link addresses of other hosts, so that no ARP request is sent.
 
-    Behind an incast, an ARP reply would come too late, and the kernel stores no more than 1,024 replies for all
-    namespaces together. There are many addresses, so they are packed here into few messages to the kernel.
+    When many nodes send to one, an ARP reply would come too late, and the kernel stores no more than 1,024 replies for
+    all namespaces together. There are many addresses, so they are packed into few messages to the kernel.
+
+    Raises:
+        FabricError: the kernel refuses an address.
     """
     flags = 0x1 | 0x400  # NLM_F_REQUEST | NLM_F_CREATE
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as netlink:

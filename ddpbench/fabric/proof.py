@@ -1,4 +1,4 @@
-"""Judge from the kernel's counts whether a fabric's links carry what was asked for. Starts nothing."""
+"""Decide from the kernel's counts whether a fabric's links reach the requested rates. Pure computation."""
 
 from __future__ import annotations
 
@@ -13,65 +13,67 @@ from ddpbench.fabric.wiring import CableSide, FlowPhase, Wiring
 from ddpbench.units import format_bit_rate
 
 TOLERANCE = 0.05
-"""A link whose rate is off by more than this fraction fails the proof."""
+"""A link whose rate is wrong by more than this fraction fails the proof."""
 TRIES = (1, 4, 8, 8, 8, 8)
-"""Number of windows in each try. The links must show their rates in one window. A failed try may be due to other work
-on the cores, which starts and stops within seconds if it is another machine's.
+"""Number of windows in each try, of which one must show the requested rates. A try may fail because of other work on
+the cores, which may also come from another virtual machine and end within seconds.
 """
 MOST_S = 30.0
-"""No further try begins after this many seconds."""
+"""Time after which no further try begins (s)."""
 PAUSE_S = 1.0
-"""Seconds before each try from the third on."""
+"""Pause before each try from the third on (s)."""
 SHARED_TOLERANCE = 1 / 3
-"""Fraction by which a link may be too slow if the cores are declared shared. Results are then flagged, and the rate
-that was reached is recorded. A link must never be too fast.
+"""Fraction by which a link may be too slow if the cores are declared shared. Results are then flagged, and the measured
+rate is recorded. Links that are too fast fail all the same.
 """
 SHARED_TRIES = 3
 HOPELESS = 1 / 3
-"""Links that together carry less than this fraction of what was asked for, in the second try or later, are not tried
-again. Nor are links that carry too much, because other work cannot cause that.
+"""Tries end early if all links together carry less than this fraction of the requested rates in the second try or
+later. They also end if a link carries too much, because other work cannot cause that.
 """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkProof:
-    """A direction of a link: the rate asked of it, and the rate it carried while the others were busy as well."""
+    """The requested and the measured rate of one direction of a link, while the other links of a phase were busy as
+    well.
+    """
 
     label: str
-    """Such as `node 3`."""
+    """Name of the link's owner, such as `node 3`."""
     side: CableSide
-    """`out`: from the node, rank or rack; `in`: to it."""
+    """`out` for the direction from the node, rank or rack, `in` for the direction to it."""
     phase: str
     asked_bit_per_s: float
-    """The link's rate, or the most that its senders can send, if that is less."""
+    """The link's rate, or the total rate of its senders, if that is lower."""
     reached_bit_per_s: float
-    """Rate of Ethernet frames, headers included, over the window."""
+    """Measured rate of Ethernet frames in the window, including headers."""
     dropped: int
-    """Frames dropped since the link was made."""
+    """Number of frames dropped since the link was made."""
 
     @property
     def off(self) -> float:
-        """Return the fraction by which the link misses its rate, negative if it is too slow."""
+        """Return the relative error of the measured rate; negative if the link is too slow."""
         return self.reached_bit_per_s / self.asked_bit_per_s - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FabricProof:
-    """The rates that all links carried, phase by phase. It exists only if no link was off."""
+    """The measured rates of all links, phase by phase. It exists only if all rates were acceptable."""
 
     links: tuple[LinkProof, ...]
     dropped: int
-    """Frames dropped by all links together."""
+    """Number of frames dropped by all links together."""
 
 
 Window = Mapping[tuple[int, str], tuple[int, int, int]]
-"""Counts by space and interface: bytes, frames dropped, monotonic ns."""
+"""Counts by (space, interface): bytes, frames dropped, time of the reading (monotonic ns)."""
 
 
 def measured(wiring: Wiring, phase: FlowPhase, windows: Sequence[Window]) -> tuple[LinkProof, ...]:
-    """Return the links' rates in the best window: the one whose worst link is least off.
+    """Return the links' measured rates in the best window, which is the one with the smallest error of the worst link.
 
-    `windows` holds the counts at the windows' edges, n + 1 of them for n windows.
+    `windows` has the counts at the windows' edges, n + 1 of them for n windows.
     """
     found = [
         tuple(_link(wiring, phase, key, (before, after)) for key in sorted(phase.expected))
@@ -81,7 +83,7 @@ def measured(wiring: Wiring, phase: FlowPhase, windows: Sequence[Window]) -> tup
 
 
 def worst(links: Sequence[LinkProof]) -> float:
-    """Return the largest fraction by which one of these links is off, in either direction."""
+    """Return the largest relative error of these links' rates, in absolute value; 0 for no links."""
     return max((abs(link.off) for link in links), default=0.0)
 
 
@@ -105,7 +107,7 @@ def _link(
 
 
 def carried(links: Sequence[LinkProof]) -> float:
-    """Return the rate that these links carried together, bit/s: the larger of the sums over `out` and over `in`."""
+    """Return the total rate of these links (bit/s): the larger of the sums over `out` and over `in`."""
     return max(sum(link.reached_bit_per_s for link in links if link.side == side) for side in ("out", "in"))
 
 
@@ -121,13 +123,13 @@ def held(
     *,
     shared_cores: bool = False,
 ) -> tuple[LinkProof, ...]:
-    """Repeat a proof until all links carry what was asked for, or tries run out; return the links of the best try.
+    """Repeat a proof until all links reach the requested rates or no tries are left; return the best try's links.
 
-    `carry` makes a try with a given number of windows. With `shared_cores` there are fewer tries, and links that are
-    too slow by less than a third are accepted.
+    `carry` makes a try with a given number of windows. With `shared_cores` there are fewer tries, and links may be too
+    slow by up to a third.
 
     Raises:
-        FabricError: in no try did all links carry what was asked for.
+        FabricError: no try was acceptable.
     """
     tries: list[tuple[LinkProof, ...]] = []
     began = clock()
@@ -149,7 +151,7 @@ def held(
 
 
 def refusal(links: Sequence[LinkProof]) -> FabricError:
-    """Return the error for a fabric with these links, some of which are off."""
+    """Return the error for a fabric with these links, some of which are too slow or too fast."""
     out = [link for link in links if link.side == "out"]
     fast = [link for link in off(links) if link.off > 0]
     if fast:

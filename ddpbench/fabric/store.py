@@ -1,4 +1,4 @@
-"""A server of input data. A client sends a number, 8 bytes big-endian, and receives that many bytes."""
+"""A server of input data. A client sends a number (8 bytes, big-endian), and receives that many bytes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ _CHUNK_BYTES = 1 << 20
 
 
 def listening(port: int) -> socket.socket:
-    """Return a listening socket in the network namespace of this process."""
+    """Return a socket that listens on this port, in the network namespace of this process."""
     listener = socket.create_server(("0.0.0.0", port), backlog=1024)
     listener.setblocking(True)
     return listener
 
 
 def serve(listener: socket.socket) -> None:
-    """Answer each connection in a separate thread, until the process ends. The bytes sent are zeros, never copied."""
+    """Answer each connection in a separate thread, until the process ends.
+
+    The bytes sent are zeros, which are never copied.
+    """
     payload = os.memfd_create("ddpbench-store")
     os.ftruncate(payload, _CHUNK_BYTES)
     while True:

@@ -1,4 +1,4 @@
-"""Draws the wiring for a case's links, and the traffic that proves it. Plain data; nothing is made here."""
+"""Design the wiring for a case's links, and the traffic that measures the links. Pure data; nothing is made here."""
 
 from __future__ import annotations
 
@@ -26,45 +26,46 @@ from ddpbench.spec.limits import MAX_NODES, MAX_RANKS
 from ddpbench.units import format_bit_rate, format_seconds
 
 MAX_SPACES = 256
-"""Most namespaces of one fabric. Each stores the link addresses of all others, so their number grows with the square.
+"""Maximum number of namespaces in a fabric. Each stores the link addresses of all others, so the number of stored
+addresses grows with the square.
 """
 STORE_PORT = 7007
 MIN_RATE = 1e6
-"""Lowest rate of a link as made, bit/s. Slower links would take seconds to prove."""
+"""Lowest rate of an emulated link (bit/s). Measuring slower links would take seconds."""
 MAX_LATENCY_S = 10.0
-"""Longest latency of a link as made, seconds."""
+"""Longest latency of an emulated link (s)."""
 WINDOW_S = 12e-3
-"""Data that a connection may have under way, as seconds of the link's rate. It is enough to keep a link busy while a
-process waits for a core. With more, seconds of data would queue at a link that several connections share.
+"""Amount of data that a connection may have under way, as time at the link's rate (s). It is enough to keep a link busy
+while a process waits for a core. With more, seconds of data would queue at a link that several connections share.
 """
 SEGMENT_SHARE = 0.75
 """Largest fraction of a link's token bucket that TCP may send as one segment. Smaller segments cost more processor
-time; one that fills the bucket loses some of the rate whenever the kernel's timer is late.
+time. If a segment filled the bucket, some of the rate would be lost whenever the kernel's timer is late.
 """
 MAX_SEGMENTS = 43
-"""Most frames, of 1,448 bytes each, in the 64 KiB that TCP sends at once at most."""
+"""Maximum number of frames, of 1,448 bytes each, in the 64 KiB that TCP can send at once."""
 _CORE, _STORAGE = "core", "store"
 """Names of the central bridges of the two networks."""
 _NETWORKS = ("10.0.0.0", "10.1.0.0")
-"""Address prefixes of eth0, and of eth1 where storage has separate links."""
+"""Network addresses of eth0, and of eth1, which exists if storage has separate links."""
 _STORE_HOST = 255 * 256 + 1
 
 
 def burst_bytes(rate: float) -> int:
-    """Return the size, bytes, of the token bucket of a link: 2 ms of its rate in bit/s, but at least one frame."""
+    """Return the size of a link's token bucket (bytes): 2 ms of its rate (bit/s), but at least one frame."""
     return max(int(rate / 8 * BURST_S), FRAME_BYTES)
 
 
 def segments(rate: float) -> int:
-    """Return how many frames TCP may send at once over a path whose slowest link has this rate, bit/s."""
+    """Return how many frames TCP may send at once over a path whose slowest link has this rate (bit/s)."""
     return max(1, min(MAX_SEGMENTS, int(burst_bytes(rate) * SEGMENT_SHARE / FRAME_BYTES)))
 
 
 def window_bytes(rate: float, latency_s: float = 0.0) -> int:
-    """Return the initial window, bytes, that a connection offers its sender: a power of two.
+    """Return the initial window (bytes) that a connection offers its sender, a power of two.
 
-    From there, TCP's scaling lets the window grow to the data of `WINDOW_S` and one round trip at this rate, bit/s,
-    or up to twice as much. A round trip has four delays.
+    TCP then lets the window grow to the data of `WINDOW_S` and one round trip at this rate (bit/s), or up to twice
+    that. A round trip has four delays of `latency_s`.
     """
     wanted = rate / 8 * (WINDOW_S + 4 * latency_s)
     return int(2 ** (max(16, math.ceil(math.log2(wanted))) - 1))
@@ -80,31 +81,31 @@ def _everyone(network: int) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Topology:
-    """A fabric's wiring, and the namespaces and cables of its nodes, ranks and racks."""
+    """A fabric's wiring, with the namespaces and cables of its nodes, ranks and racks."""
 
     wiring: Wiring
     links: Links
     members: tuple[tuple[int, ...], ...]
-    """The spaces of each node: one for the whole node, or one for each of its ranks."""
+    """For each node, its network namespaces (indices): a single one, or one per rank."""
     node_cables: tuple[tuple[int, ...], ...]
-    """Indexes of the nodes' cables in the wiring, by network and node."""
+    """Indices in the wiring of the nodes' cables, by network and node."""
     rank_cables: tuple[int, ...]
-    """Indexes of the ranks' cables in the wiring, by space, from the first rank's on; empty unless ranks have
+    """Indices in the wiring of the ranks' cables: the cable of namespace s is item s - 1. Empty unless ranks have
     separate links.
     """
     rack_cables: tuple[int, ...]
 
     def address(self, space: int, network: int = 0) -> str:
-        """Return the address on a network of a node's or rank's space."""
+        """Return the IP address that the namespace of a node or rank has on a network."""
         return _address(network, space)
 
     def store_address(self, network: int = 0) -> str:
-        """Return the address on a network of the server of input data."""
+        """Return the IP address that the server of input data has on a network."""
         return _address(network, _STORE_HOST)
 
     @property
     def networks(self) -> int:
-        """Return the number of networks: two if storage has a separate one, else one."""
+        """Return the number of networks: two if storage has a separate network, otherwise one."""
         return len(self.node_cables)
 
 
@@ -112,8 +113,8 @@ def draw(links: Links, *, nodes: int, ranks_per_node: int) -> Topology:
     """Return the topology of a fabric with these links and nodes.
 
     Raises:
-        FabricError: there are too many nodes or ranks, they fit neither the racks nor the list of rates, or a rate or
-            latency is out of range.
+        FabricError: there are too many nodes or ranks, their number does not fit the racks or the list of rates, or a
+            rate or latency is out of range.
     """
     _check(links, nodes, ranks_per_node)
     drawing = _Drawing(links, nodes, 1 if links.local_bandwidth is None else ranks_per_node)
@@ -138,7 +139,7 @@ def draw(links: Links, *, nodes: int, ranks_per_node: int) -> Topology:
 
 
 class _Drawing:
-    """A wiring to which bridges and cables are added one after the other."""
+    """A wiring that is built up by adding bridges and cables one after another."""
 
     def __init__(self, links: Links, nodes: int, spaces_per_node: int) -> None:
         self.links = links
@@ -156,7 +157,7 @@ class _Drawing:
         return len(self.cables) - 1
 
     def lay_racks(self) -> tuple[int, ...]:
-        """Add a bridge for each rack, with a cable to the core; return the cables' indexes."""
+        """Add a bridge for each rack, with a cable to the core; return the cables' indices."""
         found: list[int] = []
         for rack in range(self.links.racks):
             self.bridges.append(f"rack{rack}")
@@ -166,7 +167,9 @@ class _Drawing:
         return tuple(found)
 
     def lay_network(self, network: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Add the cables of a network; return the indexes of the nodes' cables, and of the ranks' cables, if any."""
+        """Add the cables of a network; return the indices of the nodes' cables, and of the ranks' cables if there are
+        any.
+        """
         links = self.links
         kind, suffix = ("n", "") if network == 0 else ("s", ", storage")
         if network:
@@ -192,7 +195,7 @@ class _Drawing:
         return tuple(of_nodes), tuple(of_ranks)
 
     def _host(self, space: int, members: Sequence[int], network: int, node_rate: float) -> Port:
-        """Return the port at which a node or a rank joins a network, with its address and routes."""
+        """Return the port by which a node or rank joins a network, with its address and routes."""
         links = self.links
         local, uplink = (links.local_bandwidth, links.uplink) if network == 0 else (None, None)
         narrowest = min(rate for rate in (node_rate, local, uplink) if rate is not None)
@@ -210,7 +213,7 @@ class _Drawing:
         )
 
     def lay_store(self, networks: int) -> int:
-        """Add the server of input data, on each network, and return its space."""
+        """Add the server of input data on each network, and return the server's namespace (index)."""
         store = self.spaces
         self.spaces += 1
         for network in range(networks):
@@ -263,7 +266,7 @@ def _check(links: Links, nodes: int, ranks_per_node: int) -> None:
 
 
 def phases(topology: Topology) -> tuple[FlowPhase, ...]:
-    """Return the phases of traffic that load each shaped cable to its rate.
+    """Return the phases of traffic that together load each rate-limited cable to its rate.
 
     They load cables within nodes, then between nodes, then between racks.
     """
@@ -278,7 +281,7 @@ def phases(topology: Topology) -> tuple[FlowPhase, ...]:
 
 
 def _within_nodes(topology: Topology) -> FlowPhase:
-    """Return traffic in a ring over the ranks of each node."""
+    """Return traffic in a ring over the ranks of each node; no traffic if ranks have no separate links."""
     flows: list[TcpFlow] = []
     expected: dict[tuple[int, CableSide], float] = {}
     local = topology.links.local_bandwidth
@@ -291,14 +294,16 @@ def _within_nodes(topology: Topology) -> FlowPhase:
 
 
 def _capacity(topology: Topology, node: int) -> float:
-    """Return the rate, bit/s, at which a node's ranks can load the node's link."""
+    """Return the rate at which a node's ranks can load the node's link (bit/s)."""
     local = topology.links.local_bandwidth
     rate = topology.links.of_node(node)
     return rate if local is None else min(rate, local * len(topology.members[node]))
 
 
 def _groups(topology: Topology, network: int) -> list[dict[int, float]]:
-    """Return groups of nodes that no uplink separates on a network, each with the nodes' `_capacity`, bit/s."""
+    """Return groups of nodes that reach each other on a network without an uplink, with each node's `_capacity`
+    (bit/s).
+    """
     nodes = range(len(topology.members))
     apart = network == 0 and topology.links.uplink is not None
     size = len(nodes) // topology.links.racks if apart else len(nodes)
@@ -308,15 +313,15 @@ def _groups(topology: Topology, network: int) -> list[dict[int, float]]:
 
 
 def _classes(capacity: dict[int, float]) -> list[list[int]]:
-    """Return groups of nodes with equal rates, the slowest first."""
+    """Return groups of nodes with equal rates, the slowest group first."""
     return [[node for node in capacity if capacity[node] == rate] for rate in sorted(set(capacity.values()))]
 
 
 def _between_nodes(topology: Topology) -> FlowPhase:
-    """Return traffic in rings, one for all nodes with the same rate; all rings run at once.
+    """Return traffic in rings, one per set of nodes with equal rates; all rings run at once.
 
-    In a single ring over all nodes, a fast node's data would queue at a slow node and delay acknowledgements. The
-    slow node's link would then not stay busy. Nodes whose rate no other node has get separate phases.
+    In a single ring over all nodes, a fast node's data would queue at a slow node and delay acknowledgements, so that
+    the slow node's link would not stay busy. Nodes whose rate no other node has get separate phases.
     """
     flows: list[TcpFlow] = []
     expected: dict[tuple[int, CableSide], float] = {}
@@ -333,7 +338,7 @@ def _between_nodes(topology: Topology) -> FlowPhase:
 
 
 def _without_equal(topology: Topology) -> FlowPhase:
-    """Return traffic between each node whose rate no other node has and a node of the next higher rate."""
+    """Return traffic between each node whose rate is unique and a node with the next higher rate."""
     flows: list[TcpFlow] = []
     expected: dict[tuple[int, CableSide], float] = {}
     for network, cables in enumerate(topology.node_cables):
@@ -347,9 +352,8 @@ def _without_equal(topology: Topology) -> FlowPhase:
 
 
 def _at_the_fastest(topology: Topology) -> FlowPhase:
-    """Return traffic between the fastest node of a group and its other nodes and the store.
-
-    Groups in which several nodes are the fastest have none.
+    """Return traffic between a group's fastest node, if there is only one, and the group's other nodes and the
+    store.
     """
     flows: list[TcpFlow] = []
     expected: dict[tuple[int, CableSide], float] = {}
@@ -379,8 +383,8 @@ def _at_the_fastest(topology: Topology) -> FlowPhase:
 def _between_racks(topology: Topology) -> tuple[FlowPhase, ...]:
     """Return traffic from each node of a rack to the node with the same number in the next rack, in several phases.
 
-    Neighbouring racks do not send in the same phase: traffic both ways over an uplink would queue and delay
-    acknowledgements.
+    Neighbouring racks do not send in the same phase, because traffic in both directions of an uplink would queue and
+    delay acknowledgements.
     """
     uplink, racks = topology.links.uplink, topology.links.racks
     a_rack = len(topology.members) // racks

@@ -1,7 +1,7 @@
-"""Loads a fabric's links with TCP, from a child of the process that holds the fabric.
+"""Load a fabric's links with TCP traffic, from a child of the process that holds the fabric.
 
-This single process makes all connections, with each socket in the namespace of its end, and one thread per socket.
-Data pass the kernel's full network stack, but no payload is copied, so that the links are the limit.
+This single process makes all connections, with each socket in the namespace of its end, and one thread per socket. Data
+pass the kernel's full network stack, but no payload is copied, so that the links are the limit.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _CHUNK_BYTES = 4 << 20
 _CONNECT_S = 10.0
 
 _WAKE_BYTES = 16 << 10
-"""Bytes after which a receiver is woken: a wake-up per frame would cost more than the frame does."""
+"""Number of bytes after which a receiver is woken, because a wake-up per frame would cost more than the frame."""
 
 
 class TrafficLoad:
-    """A context manager that sends traffic over the given flows."""
+    """A context manager that sends traffic over the given flows while it is entered."""
 
     def __init__(self, flows: Sequence[TcpFlow], spaces: Spaces) -> None:
         self._flows = flows
@@ -68,7 +68,11 @@ class TrafficLoad:
 
 
 def _run(flows: Sequence[TcpFlow], spaces: Spaces, ready: int) -> None:
-    """Connect every flow, report this by a byte to the descriptor `ready`, and send until killed."""
+    """Connect every flow, report this by a byte to the file descriptor `ready`, and send until killed.
+
+    Raises:
+        FabricError: not all connections were accepted in time.
+    """
     payload = os.memfd_create("ddpbench-payload")
     os.ftruncate(payload, _CHUNK_BYTES)
     scratch = mmap.mmap(-1, _CHUNK_BYTES)

@@ -1,4 +1,4 @@
-"""Tries each thing that a fabric needs, in namespaces that end with this process, and prints the result."""
+"""Try to make each part of a fabric, in namespaces that end with this process, and print the results."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _without_privilege() -> None:
 
 
 def _in_a_child(attempt: Callable[[], object]) -> str:
-    """Run `attempt` in a child process, so that this one stays in its namespaces; return why it failed, or ""."""
+    """Run `attempt` in a child process, so that this process stays in its namespaces; return why it failed, or ""."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:

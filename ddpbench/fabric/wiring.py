@@ -1,4 +1,4 @@
-"""The parts of a fabric as data: spaces (network namespaces), bridges and cables, and the flows of a proof.
+"""A fabric's parts as data: spaces (network namespaces), bridges and cables, and the flows of a proof.
 
 Space 0 is the switch, which contains all bridges. The data can be converted to JSON and back, because a separate
 process makes the fabric.
@@ -13,23 +13,23 @@ from typing import Any, Literal
 
 SWITCH = 0
 PREFIX = 16
-"""Length of a network's address prefix, bits."""
+"""Length of a network's address prefix (bits)."""
 
 FRAME_BYTES = 1514
-"""The longest frame of an interface, as the kernel counts: with its Ethernet header."""
+"""Length of an interface's longest frame (bytes), with its Ethernet header, as the kernel counts."""
 
 CableSide = Literal["out", "in"]
-"""A cable's direction: `out` from its near end to its far end, `in` back. Each is shaped at the end that sends."""
+"""Direction of a cable: `out` from its near end to its far end, or `in` back. The sending end limits the rate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Route:
-    """A route by which an interface reaches others."""
+    """A route from an interface to other addresses."""
 
     to: str
-    """Destination, such as `10.0.0.0/16`."""
+    """Destination network, such as `10.0.0.0/16`."""
     window: int | None = None
-    """The initial window that a connection offers its sender, bytes; None: the kernel's default."""
+    """Initial window that a connection offers its sender (bytes); None for the kernel's default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,21 +42,23 @@ class Port:
     address: str = ""
     routes: tuple[Route, ...] = ()
     segments: int | None = None
-    """Most frames that TCP may hand to the interface at once; None: the kernel's default."""
+    """Maximum number of frames that TCP may hand to the interface at once; None for the kernel's default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cable:
-    """A pair of interfaces: `near` at the node, rank or rack that the cable belongs to, and `far` at the other end."""
+    """A pair of connected interfaces: `near` at the node, rank or rack that the cable belongs to, and `far` at the
+    other end.
+    """
 
     label: str
-    """Such as `node 3`."""
+    """Name of the cable's owner, such as `node 3`."""
     near: Port
     far: Port
     rate: float | None
-    """Rate in either direction, bit/s; None: unshaped."""
+    """Rate in each direction (bit/s); None if it is not limited."""
     burst: int = 0
-    """Bytes that may pass at once after a pause."""
+    """Number of bytes that may pass at once after a pause."""
     delayed: bool = False
     """True if the wiring's latency and loss apply to this cable."""
 
@@ -72,15 +74,15 @@ class Wiring:
     latency_s: float = 0.0
     loss: float = 0.0
     store: int | None = None
-    """The space of the server of input data, if there is one."""
+    """Space of the server of input data; None if the fabric has no server."""
 
     def to_json(self) -> str:
-        """Return the wiring as JSON, for the process that makes it."""
+        """Return the wiring as JSON text, to send to the process that makes the fabric."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Wiring:
-        """Return the wiring from the text of `to_json()`."""
+        """Return the wiring from the JSON text of `to_json()`."""
         found = json.loads(text)
 
         def port(fields: dict[str, Any]) -> Port:
@@ -99,16 +101,16 @@ class TcpFlow:
 
     source: int
     target: int
-    """The spaces of source and target."""
+    """`source` and `target` are spaces."""
     address: str
-    """The target's address."""
+    """IP address of the target."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlowPhase:
-    """Flows that run at once, and the rate that each direction of a cable must show meanwhile."""
+    """Flows that run at the same time, and the rate that each direction of a cable must then reach."""
 
     name: str
     flows: tuple[TcpFlow, ...]
     expected: dict[tuple[int, CableSide], float]
-    """Rates by a cable's index in `Wiring.cables` and its direction, bit/s on the wire."""
+    """Rates on the wire (bit/s), by a cable's index in `Wiring.cables` and the direction."""
