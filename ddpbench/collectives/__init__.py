@@ -3,7 +3,7 @@
     collective = load_collective("ring")(Transport(), ranks_per_node=1)
     collective.all_reduce(tensor)                     # sums in place; the same bits on every rank
 
-Importing this package imports no torch.
+Importing this package does not import torch.
 """
 
 from __future__ import annotations
@@ -49,10 +49,12 @@ TABLE: dict[str, Entry] = {
         "a ring within each node, one across nodes, and one within again",
     ),
 }
-"""Algorithms by name, in the order of lists and legends. The library's own, `all_reduce`, is not among them."""
+"""Algorithms by name, in the order of lists and legends. The communication library's own, `all_reduce`, is not
+included.
+"""
 
 NAMES = {"default", "all_reduce", *TABLE}
-"""Values of `algorithm` that do not name a user's class."""
+"""Values of the setting `algorithm` that do not name a user's class."""
 
 
 def is_collective(name: str) -> bool:
@@ -61,7 +63,7 @@ def is_collective(name: str) -> bool:
 
 
 def load_collective(name: str) -> type[Collective]:
-    """Return the algorithm class with this name, or import it from a path such as `mine.py:MyRing`.
+    """Return the algorithm class with this name, or import the class from a path such as `mine.py:MyRing`.
 
     Raises:
         KeyError: no algorithm has that name.

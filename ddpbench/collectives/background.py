@@ -1,4 +1,4 @@
-"""Run all-reduces one after the other in a separate thread, so that backward can continue. Imports torch at once."""
+"""Run all-reduces one after another in a separate thread, so that backward can continue. Imports torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Background:
     """
 
     def __init__(self, collective: Collective | None = None) -> None:
-        """Without a `collective`, only `put` may be called, not `all_reduce`."""
+        """Take the algorithm; if `collective` is None, only `put` may be called, not `all_reduce`."""
         self._collective = collective
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -29,7 +29,7 @@ class Background:
         done: Callable[[int], None] | None = None,
         begins: Callable[[], None] | None = None,
     ) -> torch.futures.Future[torch.Tensor]:
-        """Replace a tensor by its sum over all ranks in the background; return a future of the tensor or the error.
+        """Start to replace a tensor by its sum over all ranks; return a future of the tensor, or of the error.
 
         The background thread calls `begins` when it starts this all-reduce. It calls `done` right before the future
         gets its result, with the number of bytes that this rank sent for the all-reduce.

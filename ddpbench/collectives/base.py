@@ -1,4 +1,4 @@
-"""The interface of an all-reduce over point-to-point messages. Imports torch at once."""
+"""The interface of all-reduce algorithms over point-to-point messages. Imports torch."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from ddpbench.collectives.transport import Transport
 
 
 class Collective(ABC):
-    """A rank's side of an all-reduce algorithm.
+    """An all-reduce algorithm, as one rank runs it.
 
-    Correct for any number of ranks, tensors of any length, and any type that can be added. All ranks end with the
-    same bits: each element is summed by one rank, or by all ranks in the same order.
+    An algorithm must be correct for any number of ranks, any length of tensor, and any type that can be added. All
+    ranks end with the same bits, because each element is summed by one rank, or by all ranks in the same order.
     """
 
     name: ClassVar[str]
 
     def __init__(self, transport: Transport, *, ranks_per_node: int = 1) -> None:
-        """`ranks_per_node` consecutive ranks share a node; only some algorithms use it."""
+        """Take `ranks_per_node`, the number of consecutive ranks on each node, which only some algorithms use."""
         self.transport = transport
         self.rank, self.size = transport.rank, transport.size
         self.ranks_per_node = ranks_per_node
         self._scratch: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
-        """Replace a contiguous one-dimensional tensor by its sum over all ranks; block until the sum is complete.
+        """Replace a contiguous one-dimensional tensor by its sum over all ranks, and return when the sum is complete.
 
         Raises:
-            CollectiveError: another rank did not take part to the end.
+            CollectiveError: another rank failed before the end.
         """
         if self.size > 1 and tensor.numel():
             self.transport.phase = f"{self.name} of {tensor.numel():,} numbers"
@@ -42,7 +42,9 @@ class Collective(ABC):
         """Run the algorithm. Called only with two or more ranks and a tensor that is not empty."""
 
     def scratch(self, tensor: torch.Tensor, elements: int) -> torch.Tensor:
-        """Return uninitialized memory for `elements` numbers of the tensor's type and device. Later calls reuse it."""
+        """Return uninitialized memory for `elements` numbers of the tensor's type and device; later calls reuse the
+        memory.
+        """
         key = (tensor.dtype, tensor.device)
         found = self._scratch.get(key)
         if found is None or found.numel() < elements:
@@ -51,5 +53,7 @@ class Collective(ABC):
 
 
 def shares(tensor: torch.Tensor, count: int) -> list[torch.Tensor]:
-    """Split a tensor into `count` parts whose lengths differ by at most one; some are empty if it is shorter."""
+    """Split a tensor into `count` parts whose lengths differ by at most one; parts are empty if there are too few
+    elements.
+    """
     return list(torch.tensor_split(tensor, count))

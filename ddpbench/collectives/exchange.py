@@ -1,8 +1,9 @@
-"""Exchange small values between the ranks of a group, as JSON and plain bytes. Imports torch at once.
+"""Exchange small values between the ranks of a group, as JSON or bytes. Imports torch.
 
-Another user of the host can connect to gloo's port in place of a rank, so received messages are not trusted. Their
-size is limited, and they are decoded strictly, never unpickled as in torch's object collectives. All that ddpbench
-exchanges goes through this module; batches alone are pickled, and authenticated (`worker/verify/sent_batches.py`).
+Another user of the host can connect to gloo's port in place of a rank, so received messages are not trusted. Their size
+is limited, and they are decoded strictly, and never unpickled as in torch's object collectives. Everything that
+ddpbench exchanges goes through this module. Only batches are pickled, and authenticated
+(`worker/verify/sent_batches.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ddpbench.records.files import parse_json
 _Read = TypeVar("_Read")
 
 MOST_BYTES = 64 << 20
-"""Most bytes of a rank's JSON. The names of a model's parameters take a few MiB."""
+"""Maximum size of a rank's JSON (bytes). The names of a model's parameters take a few MiB."""
 
 
 class ForeignMessageError(RuntimeError):
@@ -41,9 +42,10 @@ def gather_bytes(
     group: dist.ProcessGroup | None = None,
     device: torch.device | None = None,
 ) -> list[torch.Tensor]:
-    """Gather every rank's bytes, in rank order, each as a uint8 tensor [bytes] on the CPU. All ranks must call this.
+    """Return every rank's bytes, in rank order, as uint8 tensors [bytes] on the CPU. All ranks must call this together.
 
-    `group` is the default group if None. `device` is where the group's backend takes tensors, the CPU if None.
+    `group` defaults to the default group. `device` is the device on which the group's backend takes tensors (default:
+    the CPU).
 
     Raises:
         ForeignMessageError: a rank announces more than `most` bytes, or a negative number of bytes.
@@ -71,11 +73,12 @@ def gather_values(
     device: torch.device | None = None,
     most: int = MOST_BYTES,
 ) -> list[_Read]:
-    """Gather every rank's value as JSON and return `read` of each, in rank order. All ranks must call this.
+    """Exchange every rank's value as JSON, and return `read(value)` for each, in rank order. All ranks must call this
+    together.
 
-    `read` gets a value of None, booleans, finite numbers, strings, lists and dictionaries. It checks the value and
+    `read` gets a value of None, booleans, finite numbers, strings, lists and dictionaries. It checks the value, and
     raises a ValueError, TypeError, KeyError or IndexError if no rank would send it. `device` and `group` are as in
-    `gather_bytes`; `most` limits the bytes of each rank's JSON.
+    `gather_bytes`; `most` limits the size of each rank's JSON (bytes).
 
     Raises:
         ForeignMessageError: a rank's message is too long, not JSON, or rejected by `read`.
@@ -85,7 +88,7 @@ def gather_values(
 
 
 def decoded(rank: int, sent: torch.Tensor, read: Callable[[Any], _Read]) -> _Read:
-    """Parse a rank's message, JSON in a uint8 tensor [bytes], and return `read` of its value.
+    """Parse a rank's message, JSON in a uint8 tensor [bytes], and return `read(value)` of the parsed value.
 
     Raises:
         ForeignMessageError: the message is not JSON, or `read` rejects its value.
@@ -100,7 +103,7 @@ def texts(value: Any) -> list[str]:
     """Return `value` if it is a list of strings.
 
     Raises:
-        TypeError: it is not.
+        TypeError: `value` is anything else.
     """
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise TypeError("a list of texts is expected")
@@ -108,11 +111,11 @@ def texts(value: Any) -> list[str]:
 
 
 def whole(value: Any, most: int) -> int:
-    """Return `value` if it is an integer from 0 to `most`.
+    """Return `value` if it is an int from 0 to `most`.
 
     Raises:
-        TypeError: it is not an integer.
-        ValueError: it is less than 0 or more than `most`.
+        TypeError: `value` is not an int.
+        ValueError: `value` is less than 0 or more than `most`.
     """
     if type(value) is not int:
         raise TypeError("a whole number is expected")
@@ -134,7 +137,7 @@ def type_of_numbers(name: Any) -> torch.dtype:
 
 
 def name_of_type(dtype: torch.dtype) -> str:
-    """Return a dtype's name, such as `float32`; empty for one that `type_of_numbers` does not return."""
+    """Return a dtype's name, such as `float32`; `""` for a dtype that `type_of_numbers` does not return."""
     name = str(dtype).removeprefix("torch.")
     return name if name in _TYPES else ""
 
@@ -155,11 +158,11 @@ _MOST_NUMBERS = 1 << 48
 
 
 def shape_of(value: Any) -> list[int]:
-    """Return `value` if it is the shape of a tensor.
+    """Return `value` if it can be the shape of a tensor.
 
     Raises:
-        TypeError: it is not a list of integers.
-        ValueError: it has more than 64 dimensions, or lengths that no tensor has.
+        TypeError: `value` is not a list of integers.
+        ValueError: `value` has more than 64 dimensions, or lengths that no tensor has.
     """
     lengths = strides_of(value)
     if math.prod(max(1, length) for length in lengths) > _MOST_NUMBERS:
@@ -168,11 +171,11 @@ def shape_of(value: Any) -> list[int]:
 
 
 def strides_of(value: Any) -> list[int]:
-    """Return `value` if it may be the strides of a tensor, whose product has no limit.
+    """Return `value` if it can be the strides of a tensor; unlike a shape's, their product has no limit.
 
     Raises:
-        TypeError: it is not a list of integers.
-        ValueError: it has more than 64 dimensions, or a stride that no tensor has.
+        TypeError: `value` is not a list of integers.
+        ValueError: `value` has more than 64 dimensions, or a stride that no tensor has.
     """
     if not isinstance(value, list):
         raise TypeError("a shape is expected")

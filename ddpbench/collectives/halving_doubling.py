@@ -1,4 +1,4 @@
-"""Recursive halving, then doubling (Thakur et al. 2005, section 4.5). Imports torch at once."""
+"""All-reduce by recursive halving, then doubling (Thakur et al. 2005, section 4.5). Imports torch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from ddpbench.collectives.base import Collective
 
 
 class HalvingDoubling(Collective):
-    """Recursive halving, then doubling: the same bytes as in a ring, in 2 log2 n hops, if n is a power of two.
+    """Recursive halving, then doubling: as many bytes as in a ring, in 2 log2 n hops, if n is a power of two.
 
-    Otherwise the ranks beyond the next lower power of two first send their gradients to a neighbour. At the end they
-    receive the result from it. This costs two more hops of the full gradients.
+    Otherwise, the ranks beyond the next lower power of two first send their gradients to a neighbour, which sends them
+    the result at the end. This costs two more hops with the full gradients.
     """
 
     name = "halving_doubling"

@@ -1,4 +1,4 @@
-"""All-reduce within each node first, then across nodes, then within again. Imports torch at once."""
+"""All-reduce in three stages: within each node, across nodes, and within each node again. Imports torch."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from ddpbench.collectives.transport import Transport
 
 
 class Hierarchical(Collective):
-    """Reduce-scatters within each node, runs a ring across nodes for each share, and all-gathers within each node.
+    """Reduce-scatters within each node, runs a ring across nodes for each part, and all-gathers within each node.
 
     With S bytes of gradients, m nodes and r ranks per node, each node's link carries 2(m-1)/m · S bytes, the minimum.
-    All ranks of a node use the link at once. Within a node each rank sends 2(r-1)/r · S bytes.
+    All ranks of a node use the node's link at the same time. Within a node, each rank sends 2(r-1)/r · S bytes.
     """
 
     name = "hierarchical"
 
     def __init__(self, transport: Transport, *, ranks_per_node: int = 1) -> None:
-        """Raise ValueError if the number of ranks is not a multiple of `ranks_per_node`."""
+        """Check that ranks fill the nodes evenly.
+
+        Raises:
+            ValueError: the number of ranks is not a multiple of `ranks_per_node`.
+        """
         if transport.size % ranks_per_node:
             raise ValueError(f"{transport.size} ranks do not fill nodes of {ranks_per_node} evenly")
         super().__init__(transport, ranks_per_node=ranks_per_node)

@@ -1,4 +1,4 @@
-"""All-reduce in which rank 0 receives every gradient, adds them up and sends the sum back. Imports torch at once."""
+"""All-reduce in which rank 0 receives every gradient, adds them up and sends the sum back. Imports torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from ddpbench.collectives.base import Collective
 
 
 class Master(Collective):
-    """With n ranks and S bytes of gradients, the master's link carries (n-1) · S bytes each way, every other link S."""
+    """All-reduce by a master, rank 0, which receives every gradient and sends the sum to each rank.
+
+    With n ranks and S bytes of gradients, the master's link carries (n-1) · S bytes in each direction, and every other
+    link S bytes.
+    """
 
     name = "master"
 

@@ -1,4 +1,4 @@
-"""A ring that passes full gradients on, as in many tutorials. Imports torch at once."""
+"""All-reduce by a ring that passes full gradients on, as in many tutorials. Imports torch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from ddpbench.collectives.base import Collective
 
 
 class NaiveRing(Collective):
-    """With n ranks and S bytes of gradients, every link carries (n-1) · S bytes, n/2 times as many as in `Ring`.
+    """All-reduce by a ring in which each rank passes on the full gradients of all others.
 
-    If sums were added up on the way, each rank would start with its own gradients, so the last bits would differ from
-    rank to rank. Therefore each rank stores the gradients of all n ranks and adds them in rank order.
+    With n ranks and S bytes of gradients, every link carries (n-1) · S bytes, n/2 times as many as in `Ring`. If ranks
+    added gradients up on the way, each would begin the sum with its own, so the last bits would differ between ranks.
+    Therefore each rank stores the gradients of all n ranks and adds them in rank order.
     """
 
     name = "naive_ring"

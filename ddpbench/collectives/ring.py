@@ -1,4 +1,4 @@
-"""Ring all-reduce: a reduce-scatter, then an all-gather (Patarasuk & Yuan 2009). Imports torch at once."""
+"""Ring all-reduce: a reduce-scatter, then an all-gather (Patarasuk & Yuan 2009). Imports torch."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from ddpbench.collectives.base import Collective, shares
 from ddpbench.collectives.transport import Arrival, Transport
 
 SEGMENT_BYTES = 1 << 21
-"""Most bytes of a piece. Shares travel in pieces, so that one is passed on while the next arrives. Half this size
-costs a tenth of loopback's bandwidth, and gains nothing on links.
+"""Maximum size of a piece (bytes). The parts of a tensor are sent in pieces, so that one piece is passed on while the
+next arrives. Half this size would cost a tenth of loopback's bandwidth, and gain nothing on links.
 """
 PIECES = 4
-"""Least number of pieces of a share, unless these would be smaller than `LEAST_BYTES`."""
+"""Minimum number of pieces of a part, unless pieces would be smaller than `LEAST_BYTES`."""
 LEAST_BYTES = 16 << 10
 AHEAD = 2
-"""Number of pieces that are received at once, so that each has its memory before it is sent. With 3 or 4, links carry
-2 % more, but loopback 5 % less, because a received piece has left the cache by the time it is added.
+"""Number of pieces that a rank is ready to receive, so that a piece has its memory before it is sent. With 3 or 4,
+links carry 2 % more, but loopback carries 5 % less, because a received piece has left the cache before it is added.
 """
 
 
 class Ring(Collective):
-    """With n ranks and S bytes of gradients, every link carries 2(n-1)/n · S bytes, the minimum, in 2(n-1) hops."""
+    """Ring all-reduce: a reduce-scatter, then an all-gather.
+
+    With n ranks and S bytes of gradients, every link carries 2(n-1)/n · S bytes, the minimum, in 2(n-1) hops.
+    """
 
     name = "ring"
 
@@ -34,16 +37,15 @@ class Ring(Collective):
 
 
 class Rounds:
-    """The rounds in which some ranks, in a ring, all-reduce a tensor.
+    """The rounds in which ranks that form a ring all-reduce a tensor, which is split into one part per rank.
 
-    In round t the rank at position i of the ring sends share i - t and receives share i - t - 1, which it sends in
-    the next round. The first n - 1 rounds are the reduce-scatter: the rank adds the received share to its own, and
-    ends with the sum of share i + 1. The next n - 1 rounds are the all-gather: the received share replaces the rank's
-    own.
+    In round t, the rank at position i of the ring sends part i - t and receives part i - t - 1, which it sends in the
+    next round. The first n - 1 rounds are the reduce-scatter: the rank adds the received part to its own, and ends with
+    the sum of part i + 1. The next n - 1 rounds are the all-gather: the received part replaces the rank's own.
     """
 
     def __init__(self, collective: Collective, tensor: torch.Tensor, ring: Sequence[int]) -> None:
-        """`ring` holds the ranks in ring order, including this one."""
+        """Take `ring`, the ranks in ring order, including this one."""
         self._collective = collective
         self._transport: Transport = collective.transport
         self._ring = list(ring)
@@ -56,11 +58,11 @@ class Rounds:
 
     @property
     def owned(self) -> torch.Tensor:
-        """Return the share whose sum this rank holds after the reduce-scatter."""
+        """Return the part of the tensor whose sum this rank has after the reduce-scatter."""
         return self._shares[(self._place + 1) % len(self._ring)]
 
     def run(self, first: int, end: int) -> None:
-        """Run rounds `first` to `end` - 1: 0 to n - 1 is the reduce-scatter, n - 1 to 2(n - 1) the all-gather."""
+        """Run rounds `first` to `end` - 1. Rounds 0 to n - 2 are the reduce-scatter, n - 1 to 2n - 3 the all-gather."""
         n, transport = len(self._ring), self._transport
         right, left = self._ring[(self._place + 1) % n], self._ring[self._place - 1]
         memory_of_all = self._collective.scratch(self._tensor, AHEAD * self._elements)

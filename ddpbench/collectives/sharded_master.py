@@ -1,4 +1,7 @@
-"""All-reduce in which every rank is master of an n-th of the gradient: a parameter server spread over the workers."""
+"""All-reduce in which every rank is the master of an n-th of the gradients, like a sharded parameter server.
+
+Imports torch.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ from ddpbench.collectives.base import Collective, shares
 
 
 class ShardedMaster(Collective):
-    """Sends the same bytes as a ring, 2(n-1)/n of the gradients, in two hops.
+    """All-reduce by n masters, each for an n-th of the gradients.
 
-    In each hop a rank exchanges messages with all others at once.
+    Every rank sends as many bytes as in a ring, 2(n-1)/n of the gradients, but in two hops. In each hop, a rank
+    exchanges messages with all others at the same time.
     """
 
     name = "sharded_master"

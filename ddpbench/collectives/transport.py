@@ -1,4 +1,4 @@
-"""Send and receive messages between the ranks of a process group, and count their bytes. Imports torch at once."""
+"""Send and receive messages between the ranks of a process group, and count their bytes. Imports torch."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ class CollectiveError(RuntimeError):
 class Transport:
     """A rank's connections to all others. Messages between two ranks arrive in the order in which they were sent.
 
-    `sent` and `received` count the bytes of all messages, by the number of the other rank.
+    `sent` and `received` have the number of bytes sent to and received from each rank, by rank.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        """`group` contains all ranks and is the default group if None; nothing else may use the group meanwhile."""
+        """Take the group of all ranks (default: the default group), which nothing else may use at the same time."""
         self._group = group
         found = dist.group.WORLD if group is None else group
         assert found is not None
         self._direct: dist.ProcessGroup = found
-        """The group, called directly: the checks of dist.isend and irecv take as long as sending a message."""
+        """The group, whose methods are called directly because the checks of dist.isend and irecv take as long as a
+        message.
+        """
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self.sent = [0] * self.size
         self.received = [0] * self.size
         self.phase = ""
-        """The current operation, named in error messages."""
+        """Name of the current operation, for error messages."""
         self._sends: deque[tuple[int, dist.Work]] = deque()
 
     def send(self, part: torch.Tensor, to: int) -> None:
-        """Start to send a contiguous tensor, without waiting. The tensor must not change before its receiver has it.
+        """Start to send a contiguous tensor, without waiting. The tensor must not change before the receiver has it.
 
         Raises:
             ValueError: `to` is not another rank.
@@ -50,7 +52,7 @@ class Transport:
         self._sends.append((to, work))
 
     def receive(self, part: torch.Tensor, source: int) -> Arrival:
-        """Start to receive into a contiguous tensor; `wait()` of the result returns once the message has arrived.
+        """Start to receive into a contiguous tensor, and return an `Arrival`, whose `wait()` waits for the message.
 
         Raises:
             ValueError: `source` is not another rank.
@@ -90,7 +92,11 @@ class Transport:
         return source
 
     def flush(self) -> None:
-        """Wait until all sent tensors have left this rank's memory."""
+        """Wait until all sent tensors have left this rank's memory.
+
+        Raises:
+            CollectiveError: a message failed.
+        """
         while self._sends:
             to, work = self._sends.popleft()
             self.wait(work, to, "to")
@@ -118,10 +124,10 @@ class Arrival:
         self._transport, self._source, self._work = transport, source, work
 
     def wait(self) -> None:
-        """Return once the message has arrived.
+        """Wait until the message has arrived.
 
         Raises:
-            CollectiveError: it will not arrive.
+            CollectiveError: the message will not arrive.
         """
         if self._work is not None:
             self._transport.wait(self._work, self._source, "from")

@@ -1,4 +1,6 @@
-"""A binomial tree: sums go up to rank 0, the result comes down (Thakur et al. 2005). Imports torch at once."""
+"""All-reduce by a binomial tree: sums go up to rank 0, and the result comes down (Thakur et al. 2005). Imports
+torch.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,10 @@ from ddpbench.collectives.base import Collective
 
 
 class Tree(Collective):
-    """Takes ⌈log2 n⌉ steps up and the same number down, each with the full gradients and without pipelining."""
+    """All-reduce by a binomial tree, in ⌈log2 n⌉ steps up and as many down.
+
+    Each step sends the full gradients, without pipelining.
+    """
 
     name = "tree"
 
