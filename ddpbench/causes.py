@@ -107,9 +107,9 @@ _UNICODE_LINE = re.compile(r"Unicode(?:En|De)codeError: '(?:ascii|latin-1)'")
 
 
 def environments_part_of(line: str, trace: str = "") -> str:
-    """Like `environments_part`, for an exception in another process, of whose log `line` is the last line.
+    """Like `environments_part`, for an exception in another process.
 
-    `trace` is the traceback above that line.
+    `line` is the last line of that process's log, and `trace` is the traceback above it.
     """
     filters, utf8 = os.environ.get("PYTHONWARNINGS", ""), os.environ.get("PYTHONUTF8", "")
     if filters and _WARNING_LINE.match(line):

@@ -323,7 +323,7 @@ def guarded(
 def supervised(
     folder: Path, work: Callable[[], int], ended: Callable[[int], None] = lambda _: None
 ) -> NoReturn:
-    """Do `work` in a separate process under a guard, without a fork server, and end with the same exit code or signal.
+    """Do `work` in a separate process under a guard, without a fork server, and end with that process's code or signal.
 
     `ended` is called with that process's exit code, negative for a signal, unless this process is ended first.
     """

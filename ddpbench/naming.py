@@ -127,7 +127,7 @@ class Namer:
         """Return words for a case's values of those fields in `of` in which the named cases differ.
 
         An option of a workload or strategy is included if cases of that workload or strategy differ in it. If workloads
-        differ, the other fields are compared only within each workload, to leave out what follows from the workload.
+        differ, the other fields are compared only within each workload, because many of them depend on the workload.
         """
         return self._among(case)._all.words(case, of)
 

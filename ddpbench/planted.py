@@ -37,10 +37,11 @@ def is_planted_in(folder: int, owner: int) -> bool:
 
 
 def other_owner(folder: int) -> str:
-    """Return the name of an open folder's owner; empty if that is this user, or root and this user may write in it.
+    """Return the name of the user who owns an open folder; empty if that is this user.
 
-    Some file systems map users, such as a bind mount or a file server, and show an owner other than the user who wrote.
-    A new file, which nobody else sees, shows how the file system names this user.
+    It is also empty if root owns the folder and this user may write in it. Some file systems map users, such as a bind
+    mount or a file server, and show an owner other than the user who wrote. A new file, which nobody else sees, shows
+    how the file system names this user.
     """
     owner = os.fstat(folder).st_uid
     if owner == os.geteuid() or (

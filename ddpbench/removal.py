@@ -265,7 +265,7 @@ def _now(folder: int) -> int:
 
 @contextlib.contextmanager
 def _placed(path: Path) -> Iterator[int]:
-    """Yield a descriptor of a folder that gives access to entries by name, without permission to list them."""
+    """Yield a descriptor of a folder through which its entries can be opened, even if the folder cannot be listed."""
     yield from _closed(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
 
 

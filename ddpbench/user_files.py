@@ -151,8 +151,7 @@ class _SharedFolder:
     """Finds modules in a folder in which other users can write, but only for imports by the user's own modules.
 
     It comes after all other finders. Such a folder is not put into `sys.path`, where any import could find another
-    user's file. Libraries look for optional packages there, as torch does for triton, and so do look-ups of entry
-    points.
+    user's file. Libraries look there for optional packages, as torch does for triton, and Python for entry points.
     """
 
     def __init__(self, folder: Path) -> None:

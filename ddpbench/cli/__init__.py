@@ -260,7 +260,7 @@ def _explained(error: OSError) -> int:
 
 
 def _flush_output() -> None:
-    """Flush standard output while a failure can still be reported. At exit, Python would only end with code 120.
+    """Flush standard output while a failure can still be reported. At exit, Python would report it only by code 120.
 
     Raises:
         DdpbenchError: standard output cannot be written, for example on a full disk.

@@ -66,7 +66,7 @@ class _Setting(Given):
         """Add the setting.
 
         Raises:
-                ArgumentError: the setting already has a different value.
+            ArgumentError: the setting already has a different value.
         """
         self._add(namespace, values)
 

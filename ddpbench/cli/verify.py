@@ -182,7 +182,7 @@ class _Columns:
 
 
 def _called(name: str, strategy: str, called: Mapping[str, str]) -> str:
-    """Return a verdict's name, in which its strategy is named as the user did."""
+    """Return a verdict's name, with its strategy as the user named it."""
     return called.get(strategy, strategy) + name.removeprefix(strategy)
 
 

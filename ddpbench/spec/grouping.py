@@ -290,7 +290,7 @@ def _key(case: Case, names: tuple[str, ...], but: Collection[str]) -> GroupKey:
 
 @cache
 def _readers(names: tuple[str, ...], but: tuple[str, ...]) -> list[Callable[[Case], Hashable]]:
-    """Return functions that read a case's values of these fields, from a cache because reports need many keys."""
+    """Return functions that read a case's values of these fields. They are cached, because a report needs many keys."""
     return [_VALUES[name] for name in names if name not in but]
 
 

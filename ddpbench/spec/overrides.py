@@ -116,7 +116,7 @@ class GivenSettings:
 
 
 def _is_below_axes(path: Sequence[str]) -> bool:
-    """Return whether a key is an axis or a table of axes; these are merged into the existing axes."""
+    """Return whether a key is that of an axis or of a table of axes, which are merged into the existing axes."""
     return path[0] == "axes" and len(path) > 1
 
 

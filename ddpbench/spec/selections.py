@@ -104,7 +104,7 @@ def dotted(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def written_twice(data: Mapping[str, Any], path: str) -> list[Problem]:
-    """Return a problem for each name that a table has both with dots, in quotes, and as a nested table."""
+    """Return a problem for each setting that a table has twice: as a dotted name in quotes, and in a nested table."""
     counts = Counter(name for name, _ in _dotted(data))
     return [
         Problem(

@@ -43,9 +43,9 @@ def problems_of(
 
 
 def _reads(node: ast.AST, name: str, *, also_outer: bool = False) -> bool:
-    """Return whether a node reads the method's variable `name`, not a nested function's variable with that name.
+    """Return whether a node reads the method's variable `name`. A nested function's own variable does not count.
 
-    Names that are marked as module-level names of the script only count with `also_outer`.
+    A read that is marked as one of a module-level variable only counts with `also_outer`.
     """
     if isinstance(node, ast.Name):
         outer = getattr(node, "outer", False) and not also_outer

@@ -229,7 +229,7 @@ class Effect:
 
     node: ast.stmt
     part: str
-    """The method of the generated class that should have this effect, such as `model`, or `LOCAL`, `HELD` or `RATE`."""
+    """The method of the generated class that should have this effect, such as `model`; or `LOCAL`, `HELD` or `RATE`."""
     at: ast.stmt | ast.expr
     """The call or statement, within `node`, that has the effect."""
 
@@ -244,7 +244,7 @@ class Effect:
 class _Where:
     """A function to examine.
 
-    `taint` maps its parameters that are passed a model, optimizer, data or the like to their `Effect.part`.
+    `taint` maps each parameter that is passed a part of the training to the name of that part, such as `model`.
     """
 
     scope: Scope
@@ -446,7 +446,7 @@ class Effects:
                     yield Effect(node, part, call)
 
     def _set(self, target: ast.expr, node: ast.stmt, where: _Where) -> str:
-        """Return the kind of object (an `Effect.part`) that an assignment changes; empty if it changes none of them."""
+        """Return the part of the training, such as `model`, that an assignment changes; empty if it changes none."""
         if where.helper and self._is_global(target, where):
             return "step"
         if isinstance(target, ast.Name):
@@ -501,13 +501,13 @@ class Effects:
         return "" if known or made or self._part(target, where) != "optimizer" else "optimizer"
 
     def _source(self, target: ast.expr, where: _Where) -> str:
-        """Return the source text of a target and of the values bound to its name."""
+        """Return the source text of a target, followed by that of the values bound to its name."""
         name = first_name(target)
         bound = self.tracer.bindings(where.scope).get(name, [])
         return ast.unparse(target) + " ".join(ast.unparse(each.value) for each in bound)
 
     def _does(self, call: ast.Call, where: _Where) -> str:
-        """Return the kind of object (an `Effect.part`) that a call changes; empty if it is known to change none."""
+        """Return the part of the training, such as `model`, that a call changes; empty if it is known to change nothing."""
         func, name = call.func, last_name(call)
         called = self._called(call, where.scope)
         taint: dict[str, str] = {}
@@ -562,7 +562,7 @@ class Effects:
     def _by_receiver(
         self, call: ast.Call, of: ast.expr, receiver: str, where: _Where, *, own: bool
     ) -> str | None:
-        """Return the kind of object (an `Effect.part`) that a method call changes, judged by the method's name.
+        """Return the part of the training, such as `model`, that a method call changes, judged by the method's name.
 
         The result is empty if it changes none, and None if the name does not decide it. `own` is True if the script
         defines the method, so that its statements show the changes.
@@ -601,7 +601,7 @@ class Effects:
         return not again or not (late or max(again) > call.lineno)
 
     def _inside(self, called: Scope, taint: dict[str, str]) -> str:
-        """Return the kind of object (an `Effect.part`) that a function's statements change; empty if none."""
+        """Return the part of the training, such as `model`, that a function's statements change; empty if none."""
         key = (id(called.node), frozenset(taint))
         if key in self._busy or len(self._busy) > _DEEPEST:
             return ""
@@ -667,7 +667,7 @@ class Effects:
         )
 
     def _part(self, node: ast.expr, where: _Where, depth: int = 0, *, whole: bool = True) -> str:
-        """Return the kind of object (an `Effect.part`) that an expression is or belongs to; empty if none.
+        """Return the part of the training, such as `model`, that an expression is or belongs to; empty if none.
 
         Without `whole`, objects that a step only reads do not count.
         """
@@ -689,9 +689,9 @@ class Effects:
         return next(filter(None, parts), "")
 
     def _by_origin(self, node: ast.expr, where: _Where, depth: int, *, whole: bool) -> str | None:
-        """Return the kind of object (an `Effect.part`) that a name, attribute or call is, from where it was created.
+        """Return the part of the training, such as `model`, that a name, attribute or call refers to; empty if none.
 
-        None if the subexpressions must be searched.
+        The result is None if it depends on the expression's components.
         """
         if isinstance(node, ast.Name) and node.id in where.taint:
             return where.taint[node.id]
@@ -712,7 +712,7 @@ class Effects:
         return self._part(origin.node, replace(where, scope=origin.scope), depth + 1, whole=whole)
 
     def _named(self, name: str, line: int, where: _Where, depth: int, whole: bool) -> str:
-        """Return the kind of object (an `Effect.part`) that a name may be bound to at a line; empty if none."""
+        """Return the part of the training, such as `model`, that a name may refer to at a line; empty if none."""
         key = (id(where.scope.node), name)
         if key in self._seen:
             return ""
@@ -759,7 +759,7 @@ class Effects:
         return self._part(value, where, depth + 1, whole=whole)
 
     def _key(self, items: ast.expr, where: _Where, depth: int, whole: bool) -> str:
-        """Return the kind of object (an `Effect.part`) of a dictionary's keys, such as parameters; empty if none."""
+        """Return the part of the training to which a dictionary's keys belong, such as parameters; empty if none."""
         of = (
             items.func.value
             if isinstance(items, ast.Call) and isinstance(items.func, ast.Attribute)

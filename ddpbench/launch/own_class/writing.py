@@ -310,9 +310,10 @@ class _Writer(LoopMethods, UpdateMethods):
         return methods
 
     def _set_by_methods(self) -> Iterator[tuple[str, ast.stmt]]:
-        """Yield the statements in methods that replace a model or optimizer in `self`, each with its kind.
+        """Yield the statements in methods that replace a model or optimizer in `self`.
 
-        Methods other than `__init__` only count if the script calls them by name.
+        Each comes after the word `model` or `optimizer`. Methods other than `__init__` only count if the script calls
+        them by name.
         """
         for part, node, scope in self._read_parts():
             key, origin = key_of(node), self.tracer.trace(node, scope)
@@ -346,7 +347,10 @@ class _Writer(LoopMethods, UpdateMethods):
                     yield "optimizer", each
 
     def _read_parts(self) -> Iterator[tuple[str, ast.expr, Scope]]:
-        """Yield the expressions by which a step reads its model, optimizer and data, each with its kind and scope."""
+        """Yield the expressions by which a step reads its model, optimizer and data.
+
+        Each comes after the word `model`, `optimizer` or `dataset`, and before its scope.
+        """
         assert self.loop is not None
         owners = {each.key: "model" for each in self.models.values()}
         owners |= {each.key: "optimizer" for each in self.updates.all.values()}
