@@ -192,7 +192,7 @@ def for_report(cases: int) -> Others:
 
 
 def start_others(*modules: str) -> Others:
-    """Start a helper for each core in addition to this process's, up to `_MOST_HELPERS`, and have it import `modules`."""
+    """Start a helper for each core but this process's, up to `_MOST_HELPERS`, and have it import `modules`."""
     started: list[Helper] = []
     with suppress(OSError):  # if the system allows no more processes, use those that have started
         while len(started) < min(further_cores(), _MOST_HELPERS):

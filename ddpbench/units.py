@@ -131,11 +131,10 @@ def decimals_borne(
     nulls: Sequence[float] = (0.0,),
     most: int = 3,
 ) -> int:
-    """Return the number of decimals with which to print a value that has a confidence interval from `low` to `high`.
+    """Return the number of decimals with which to print a value and its confidence interval from `low` to `high`.
 
-    If the value is larger than the interval's half-width, the half-width gets one significant digit, but the value at
-    least two and at most three. If it is smaller, the half-width gets two significant digits. Without an interval, the
-    value gets three.
+    A value without an interval gets three significant digits. If a value is larger than the interval's half-width, the
+    half-width gets one significant digit, and the value two or three. If it is smaller, the half-width gets two.
 
     The result is at most `most`. It is larger, up to 6, if an end of the interval would otherwise be rounded to one of
     `nulls`, which are the values of no difference.

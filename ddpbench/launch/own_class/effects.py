@@ -507,7 +507,7 @@ class Effects:
         return ast.unparse(target) + " ".join(ast.unparse(each.value) for each in bound)
 
     def _does(self, call: ast.Call, where: _Where) -> str:
-        """Return the part of the training, such as `model`, that a call changes; empty if it is known to change nothing."""
+        """Return the part of the training, such as `model`, that a call changes; empty if it surely changes none."""
         func, name = call.func, last_name(call)
         called = self._called(call, where.scope)
         taint: dict[str, str] = {}
@@ -759,7 +759,7 @@ class Effects:
         return self._part(value, where, depth + 1, whole=whole)
 
     def _key(self, items: ast.expr, where: _Where, depth: int, whole: bool) -> str:
-        """Return the part of the training to which a dictionary's keys belong, such as parameters; empty if none."""
+        """Return the part of the training to which a dictionary's keys belong, such as `model` for parameters; else empty."""
         of = (
             items.func.value
             if isinstance(items, ast.Call) and isinstance(items.func, ast.Attribute)

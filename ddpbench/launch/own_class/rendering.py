@@ -533,7 +533,7 @@ def _entry_name(node: ast.expr) -> str:
 
 
 def counted_as(name: str) -> str:
-    """Return the name of the attribute of `self` for a counter of the loop."""
+    """Return the name of the attribute of `self` that replaces a loop's counter with this name."""
     return f"{name}_" if name in _OF_CLASS else name
 
 
