@@ -286,7 +286,7 @@ def _is_whole(keys: Sequence[str]) -> bool:
 
 
 def _split(key: str) -> list[str]:
-    """Return the parts of a full key, such as `options`, `train.py` and `width`. Only the middle part may contain dots."""
+    """Return the parts of a full key, as in `options`, `train.py`, `width`. Only the middle part may contain dots."""
     section, _, rest = key.partition(".")
     owner, _, name = rest.rpartition(".")
     return [section, owner, name] if owner else [section, name]

@@ -759,7 +759,10 @@ class Effects:
         return self._part(value, where, depth + 1, whole=whole)
 
     def _key(self, items: ast.expr, where: _Where, depth: int, whole: bool) -> str:
-        """Return the part of the training to which a dictionary's keys belong, such as `model` for parameters; else empty."""
+        """Return the part of the training to which a dictionary's keys belong, such as `model` for parameters.
+
+        The result is empty if they belong to none.
+        """
         of = (
             items.func.value
             if isinstance(items, ast.Call) and isinstance(items.func, ast.Attribute)
