@@ -9,7 +9,7 @@ from ddpbench.strategies.traits import traits_of
 from ddpbench.units import counted, series_of
 
 _COMPARED = ("backend", "launcher", "device")
-"""Settings whose values may be unavailable on a machine. A case that exchanges nothing may have an empty value."""
+"""Settings whose values a machine may not support. Cases without an exchange may have no backend."""
 
 
 def unanswerable(experiment: Experiment, entries: Sequence[PlannedCase], devices: Devices) -> str:

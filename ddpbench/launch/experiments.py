@@ -53,7 +53,7 @@ def find_experiment(name: str) -> Path:
     """Return the experiment file or run directory that a name or path means.
 
     Raises:
-        RequestError: there is no experiment or run directory with that name or path.
+        RequestError: neither an experiment nor a run directory has that name or path.
     """
     if is_not_meant(name):
         return known_experiments()[name]

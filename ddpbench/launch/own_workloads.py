@@ -104,7 +104,8 @@ def _advice(name: str, own_folder: Path | None) -> str:
     if own_folder is None or not is_run(own_folder):
         return "give its path from the experiment's folder"
     started = "resume it in the folder in which the run was started"
-    for folder in own_folder.resolve().parents:  # runs are made below it, unless --out says otherwise
+    # Runs are made below the working directory, unless --out says otherwise.
+    for folder in own_folder.resolve().parents:
         with contextlib.suppress(OSError):
             if (folder / name).is_file() and not is_planted(folder / name):
                 return f"{started}: {command('cd', folder)}"
@@ -243,7 +244,7 @@ def _check_apart(found: Sequence[str], given: Sequence[str]) -> None:
 
 
 def _setting(name: str, own_folder: Path) -> str:
-    """Return the name of a setting; in `options.OWNER.KEY`, OWNER is replaced by the name from `owner_of`."""
+    """Return a setting's name, with OWNER of `options.OWNER.KEY` replaced by the result of `owner_of`."""
     if not name.startswith("options."):
         return name
     owner, dot, key = name.removeprefix("options.").rpartition(".")

@@ -74,7 +74,7 @@ class LaunchRunner:
         on_pulse: Callable[[Pulse], None] = lambda _: None,
         lost: Callable[[], str] = str,
     ) -> LaunchOutcome:
-        """Run one launch and return its outcome. `lost` returns why the launch cannot go on, or an empty text.
+        """Run one launch and return its outcome. `lost` returns why the launch cannot continue, or an empty text.
 
         Raises:
             LaunchError: no rank can be started, or their records cannot be written.

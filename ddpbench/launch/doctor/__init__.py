@@ -59,7 +59,7 @@ def examine(host: Host | None = None) -> list[CheckResult]:
     host.load = _load_of(host)
     with ThreadPoolExecutor(max_workers=4) as pool:
         host.begin(pool)
-        # Checks that wait for torch run last, at any position of their topic on the page.
+        # Topics that wait for torch run last, but findings keep the order of `CHECKS`.
         waiting = ("Software", "Training", "Launchers")
         order = sorted(CHECKS, key=lambda topic: topic in waiting)
         by_topic = {

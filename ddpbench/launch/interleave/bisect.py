@@ -137,7 +137,7 @@ def search(
 def _look(good: str, commit: str, measure: Measure, limit: float, alpha: float) -> TriedCommit:
     try:
         change = measure(good, commit, limit, alpha)
-    except DdpbenchError as error:  # others may still run
+    except DdpbenchError as error:  # other commits may still run
         return TriedCommit(commit=commit, verdict="skipped", ratio=None, why=str(error))
     ratio = change.ratio
     if ratio is None:

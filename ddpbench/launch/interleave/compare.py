@@ -127,7 +127,7 @@ def interleave(asked: ComparisonRequest, listener: ComparisonListener) -> Change
             ),
         )
         seed = random.SystemRandom().randrange(2**31)
-        order = f"budget.seed={seed}"  # one seed, so that both sides' launches of a case overlap
+        order = f"budget.seed={seed}"  # the same for both sides, so that their launches of a case overlap
         cores = read_hardware().cores
         turns = Turns(
             sides, out, listener, (*without_order(asked.overrides), order, *own), asked.turns, cores

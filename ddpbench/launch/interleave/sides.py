@@ -107,7 +107,7 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
 
 
 def check_common(overrides: Sequence[str], sides: Sequence[SideSpec] = (), fewest: str = "--rounds") -> None:
-    """Check that the settings of both sides have none that the comparison sets itself, or that a single side also sets.
+    """Check that no setting in `overrides` is one that the comparison makes itself, or that a single side also makes.
 
     Args:
         overrides: the settings of both sides.
@@ -364,8 +364,7 @@ def _commit_of(spec: SideSpec, folder: Path | None, out: Path) -> str:
     top = _top(where)
     if top is None:
         return ""
-    # Do not count Python's caches, which measuring a side writes, as changes, nor files that this comparison
-    # writes, or that ddpbench has written before.
+    # Files that Python or ddpbench writes are not counted as changes.
     own = [":(exclude,top,glob)**/__pycache__/**"]
     if out.resolve().is_relative_to(top):
         own.append(f":(exclude,top,literal){out.resolve().relative_to(top)}")

@@ -116,7 +116,7 @@ def main() -> None:
     _keep_messages_apart()
     _tell("doing", what="planning the experiment")
     turn, parent = None, os.getppid()
-    with contextlib.suppress(TurnstileGoneError):  # for example if this side sees other files
+    with contextlib.suppress(TurnstileGoneError):  # for example in a different file system
         turn = turn_from(TURNSTILE)
     try:
         request = SweepRequest(

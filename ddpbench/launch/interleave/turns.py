@@ -402,7 +402,7 @@ class _Process:
                 raise self._error(str(message.get("error")), first=first)
             if kind == "ready":
                 cases, whole = message.get("cases"), message.get("whole")
-                # Versions that do not send these ask for the turn in a different way.
+                # Versions that do not send these use a different protocol at the turnstile.
                 self.at_turnstile = message.get("turnstile") is True and isinstance(whole, dict)
                 self.cases = tuple(cases) if isinstance(cases, list) else ()
                 self.whole = whole if isinstance(whole, dict) else {}

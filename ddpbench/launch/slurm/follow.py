@@ -102,7 +102,7 @@ class SubmissionListener(Protocol):
     """Receives the progress of a submission."""
 
     def state(self, size: SubmittedSize, words: str, launches: int) -> None:
-        """Handle the state of a size, in words, with its number of measured launches, each time it was checked."""
+        """Handle a check of the job on one number of nodes: its state in words, and how many launches are measured."""
 
     def event(self, sentence: str) -> None:
         """Handle an event, given as a sentence, which is reported once."""

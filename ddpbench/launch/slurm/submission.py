@@ -320,7 +320,7 @@ def current(submission: Submission) -> Submission:
 
 
 def plan_of(submission: Submission, size: SubmittedSize) -> Plan | StoredPlan:
-    """Return the plan for one number of nodes, which is yet to be written or is read from the existing run.
+    """Return the plan for one number of nodes: the submission's new plan, or that of the existing run.
 
     Raises:
         RequestError: an existing run cannot be read.
@@ -401,7 +401,7 @@ def write_script(size: SubmittedSize, text: str) -> None:
     """
     packed = disks.archive(size.run.path) if text.endswith(f"\n{disks.MARK}\n") else ""
     try:
-        write_atomically(size.script, text + packed, private=bool(packed))  # it contains the job's key
+        write_atomically(size.script, text + packed, private=bool(packed))  # the packed run has the job's key
     except OSError as error:
         raise OutputError(f"{size.script} cannot be written: {explain_os_error(error)}") from None
 
