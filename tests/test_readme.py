@@ -49,10 +49,12 @@ def run(code: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a copy of the package with the README's strategy added, and a broken version of it."""
+    """Make a copy of the package with the strategy of docs/extending.md added, and a broken version of it."""
     root = tmp_path_factory.mktemp("extended")
     shutil.copytree(ROOT / "ddpbench", root / "ddpbench", ignore=shutil.ignore_patterns("__pycache__"))
-    strategy = block("python", "# ddpbench/strategies/one_shot.py")
+    shown = (ROOT / "experiments/own_strategy/one_shot.py").read_text(encoding="utf-8")
+    strategy = shown.replace("    options =", '    name = "one_shot"\n    options =')
+    assert strategy != shown
     line = block("python", '"one_shot": Entry(')
     (root / "ddpbench/strategies/one_shot.py").write_text(strategy, encoding="utf-8")
     # The twin sums and forgets to divide: the mistake the proof is for.
