@@ -583,9 +583,9 @@ def _number(name: str, value: Any, *kinds: type) -> Any:
 
 
 def _with_files(settings: dict[str, Any], file_of: Callable[[str, str], str]) -> dict[str, Any]:
-    """Return the settings with the names of workload and strategy replaced by `file_of`, also as keys of `options`.
+    """Return the settings with `file_of(kind, name)` in place of the names of the workload and the strategy.
 
-    `file_of` takes `workload` or `strategy`, and the name.
+    `kind` is `workload` or `strategy`. The names are also replaced where they are keys of `options`.
     """
     for key in ("workload", "strategy"):
         name, options = settings.get(key), settings.get("options")

@@ -39,7 +39,10 @@ def bucket_bytes(sizes: Sequence[int], cap: BucketCap, shrink: int = 1) -> tuple
 
 
 def caps_worth(sizes: Sequence[int], taken: Sequence[BucketCap], shrink: int = 1) -> tuple[float, ...]:
-    """Return caps in MiB, largest first, that make different buckets of these gradients than the caps `taken` do."""
+    """Return other bucket caps in MiB, largest first, each of which cuts these gradients into different buckets.
+
+    None of them makes the same buckets as one of the caps `taken`.
+    """
     known = {bucket_bytes(sizes, cap, shrink) for cap in taken}
     caps: list[float] = []
     for parts in _PARTS:

@@ -300,7 +300,7 @@ def panel(case: Case, *, but: Collection[str] = ()) -> GroupKey:
 
 
 def panel_value(case: Case, name: str) -> Hashable:
-    """Return the value of the field `name` by which comparisons group cases."""
+    """Return the value of a case's field `name`, in the form in which comparisons use it."""
     return _VALUES[name](case)
 
 
