@@ -240,10 +240,10 @@ def _parsed_as_of(path: Path, _changed_ns: int) -> ast.Module | None:
 
 
 def _imported(tree: ast.Module, path: Path, name: str, base: Path) -> list[tuple[Path, str]]:
-    """Return the files from which a file may import a class, each with the class's name in it.
+    """Return the files from which a file may import a class, each with the class's name in that file.
 
-    `path` is the importing file and `tree` its syntax tree. `name` is what the class is called there, such as `Name`
-    or `module.Name`. Absolute imports are looked for in `base`, the folder of the file that the user named.
+    `path` is the importing file, `tree` its syntax tree, and `name` the class's name in it, such as `Name` or
+    `module.Name`. Absolute imports are looked for in `base`, the folder of the file that the user named.
     """
     head, _, attribute = name.rpartition(".")
     candidates: list[tuple[Path | None, str]] = []

@@ -327,9 +327,10 @@ _POINT_TO_LOGS: tuple[Status, ...] = ("failed", "hung", "oom")
 
 @contextmanager
 def _folder(verdicts: Sequence[ProofVerdict], on_logs: Callable[[Path], None] | None) -> Iterator[Path]:
-    """Yield a new folder for records and logs, which is removed at the end unless someone should read the logs.
+    """Yield a new folder for records and logs, which is removed at the end of the context.
 
-    If a case failed, or an error names a file in the folder, the folder is kept and `on_logs` is called with its path.
+    If `on_logs` is given and a case failed, or an error names a file in the folder, the folder is kept instead, and
+    `on_logs` is called with its path.
     """
     guarded = GuardedFolder("ddpbench-verify-")
     named = False

@@ -185,7 +185,8 @@ def _claims(sources: Sequence[Source]) -> list[PlannedClaim]:
 def _machine(sources: Sequence[Source]) -> dict[str, Any]:
     """Return the content of the merged run's machine.json.
 
-    Its identity is the runs' common one, with the cores and GPUs of the largest run. Its context names the runs.
+    Its `identity` is what the runs have in common, with the cores and GPUs of the largest run. Its `context` names
+    the runs.
     """
     largest = max(
         sources,
