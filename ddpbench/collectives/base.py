@@ -42,8 +42,8 @@ class Collective(ABC):
         """Run the algorithm. Called only with two or more ranks and a tensor that is not empty."""
 
     def scratch(self, tensor: torch.Tensor, elements: int) -> torch.Tensor:
-        """Return uninitialized memory for `elements` numbers of the tensor's type and device; later calls reuse the
-        memory.
+        """Return uninitialized memory for `elements` numbers of the tensor's type and device, which later calls
+        reuse.
         """
         key = (tensor.dtype, tensor.device)
         found = self._scratch.get(key)
@@ -53,7 +53,8 @@ class Collective(ABC):
 
 
 def shares(tensor: torch.Tensor, count: int) -> list[torch.Tensor]:
-    """Split a tensor into `count` parts whose lengths differ by at most one; parts are empty if there are too few
-    elements.
+    """Split a tensor into `count` parts whose lengths differ by at most one.
+
+    Some parts are empty if the tensor has fewer than `count` elements.
     """
     return list(torch.tensor_split(tensor, count))

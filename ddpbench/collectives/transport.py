@@ -26,9 +26,7 @@ class Transport:
         found = dist.group.WORLD if group is None else group
         assert found is not None
         self._direct: dist.ProcessGroup = found
-        """The group, whose methods are called directly because the checks of dist.isend and irecv take as long as a
-        message.
-        """
+        """The group, called directly because the checks of dist.isend and irecv take as long as a message."""
         self.rank = dist.get_rank(group)
         self.size = dist.get_world_size(group)
         self.sent = [0] * self.size

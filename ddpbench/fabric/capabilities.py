@@ -1,4 +1,4 @@
-"""Find out in a child process whether this machine can make a fabric, for `ddpbench doctor`."""
+"""Find out whether this machine can make a fabric (an emulated network), in a child process. For `ddpbench doctor`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FabricCapabilities:
-    """The parts of a fabric that can be made here; `reasons` has, by field name, why a part cannot be made."""
+    """The parts of a fabric that can be made here; `reasons` says, by field name, why a part cannot be made."""
 
     privileged: bool
     """True if this process may make network namespaces: as root, or with CAP_SYS_ADMIN and CAP_NET_ADMIN."""

@@ -1,4 +1,4 @@
-"""Control a fabric: start the process that makes it, give ranks their places in it, and measure its links."""
+"""Control a fabric (an emulated network): start the process that makes it, place ranks in it, and measure its links."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ WINDOW_FRAMES = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankPlace:
-    """A rank's place in a fabric. The rank enters it by `ddpbench.fabric.entering.enter(place.net_ns,
-    place.user_ns)`.
-    """
+    """A rank's place in a fabric, which the rank enters by `entering.enter(place.net_ns, place.user_ns)`."""
 
     node: int
     interface: str

@@ -41,9 +41,7 @@ class _Opened:
 
 
 class Counters:
-    """Reads the counters of all rate-limited interfaces of a fabric. As a context manager, it closes its
-    connections.
-    """
+    """Reads the counters of a fabric's rate-limited interfaces; as a context manager, closes its connections."""
 
     def __init__(self, wiring: Wiring, spaces: Spaces) -> None:
         self._opened: dict[int, _Opened] = {}

@@ -43,9 +43,9 @@ def setns(descriptor: int, kind: int) -> None:
 
 
 def stay_readable() -> None:
-    """Keep /proc/self owned by this user, so that this user's other processes can read and write its files.
+    """Make this process's /proc files belong to its user, so that the user's other processes can access them.
 
-    Otherwise a change of credentials, such as entering a user namespace, may change the owner.
+    A change of credentials, such as entering a user namespace, may have changed the owner.
     """
     _checked(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0))
 

@@ -174,9 +174,7 @@ def _why_not(error: OSError, kind: str) -> str:
 
 @contextlib.contextmanager
 def inside(spaces: Spaces, space: int) -> Iterator[IPRoute]:
-    """Yield a netlink connection to a network namespace (by its index); this process stays in the namespace
-    afterwards.
-    """
+    """Yield a netlink connection to namespace number `space`; this process stays in the namespace afterwards."""
     setns(spaces.net[space], CLONE_NEWNET)
     with IPRoute() as netlink:
         yield netlink

@@ -35,9 +35,7 @@ later. They also end if a link carries too much, because other work cannot cause
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkProof:
-    """The requested and the measured rate of one direction of a link, while the other links of a phase were busy as
-    well.
-    """
+    """The requested and the measured rate of one direction of a link, while the phase's other links were busy too."""
 
     label: str
     """Name of the link's owner, such as `node 3`."""

@@ -1,4 +1,6 @@
-"""Design the wiring for a case's links, and the traffic that measures the links. Pure data; nothing is made here."""
+"""Design an emulated network for a case's links, and the traffic that measures them. Pure data; nothing is made
+here.
+"""
 
 from __future__ import annotations
 
@@ -167,9 +169,7 @@ class _Drawing:
         return tuple(found)
 
     def lay_network(self, network: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Add the cables of a network; return the indices of the nodes' cables, and of the ranks' cables if there are
-        any.
-        """
+        """Add the cables of a network; return the indices of the nodes' cables, and of the ranks' cables, if any."""
         links = self.links
         kind, suffix = ("n", "") if network == 0 else ("s", ", storage")
         if network:
@@ -301,8 +301,9 @@ def _capacity(topology: Topology, node: int) -> float:
 
 
 def _groups(topology: Topology, network: int) -> list[dict[int, float]]:
-    """Return groups of nodes that reach each other on a network without an uplink, with each node's `_capacity`
-    (bit/s).
+    """Return groups of nodes that reach each other on a network without an uplink.
+
+    A group maps each node to its `_capacity` (bit/s).
     """
     nodes = range(len(topology.members))
     apart = network == 0 and topology.links.uplink is not None
@@ -352,9 +353,7 @@ def _without_equal(topology: Topology) -> FlowPhase:
 
 
 def _at_the_fastest(topology: Topology) -> FlowPhase:
-    """Return traffic between a group's fastest node, if there is only one, and the group's other nodes and the
-    store.
-    """
+    """Return traffic of a group's fastest node, if there is only one, with the group's other nodes and the store."""
     flows: list[TcpFlow] = []
     expected: dict[tuple[int, CableSide], float] = {}
     for network, cables in enumerate(topology.node_cables):

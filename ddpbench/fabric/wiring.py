@@ -1,7 +1,7 @@
-"""A fabric's parts as data: spaces (network namespaces), bridges and cables, and the flows of a proof.
+"""An emulated network's parts as data: spaces (network namespaces), bridges, cables, and the flows that test it.
 
 Space 0 is the switch, which contains all bridges. The data can be converted to JSON and back, because a separate
-process makes the fabric.
+process makes the network.
 """
 
 from __future__ import annotations
@@ -47,9 +47,7 @@ class Port:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cable:
-    """A pair of connected interfaces: `near` at the node, rank or rack that the cable belongs to, and `far` at the
-    other end.
-    """
+    """A pair of connected interfaces: `near` at the cable's owner (node, rank or rack), `far` at the other end."""
 
     label: str
     """Name of the cable's owner, such as `node 3`."""
@@ -65,7 +63,7 @@ class Cable:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wiring:
-    """All parts of a fabric."""
+    """All parts of an emulated network."""
 
     spaces: int
     """Number of spaces, including the switch."""

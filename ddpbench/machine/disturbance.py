@@ -93,10 +93,10 @@ class NoiseWatch:
         return _Sample(time.monotonic(), busy, steal, _throttled_s())
 
     def tick(self, *, computing: bool) -> None:
-        """Sample the loader workers' CPU times and, if ranks are `computing`, the cores' clocks; at most once per
-        second.
+        """Sample the loader workers' CPU times and, if ranks are `computing`, the cores' clocks.
 
-        Clocks of idle cores are not sampled, because they are low and show no disturbance.
+        Samples are at least a second apart. Clocks of idle cores are not sampled, because they are low and show no
+        disturbance.
         """
         now = time.monotonic()
         if now < self._next_sample:

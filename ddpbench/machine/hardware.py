@@ -33,9 +33,7 @@ class Hardware:
     """True if there are signs of a GPU. Only torch can find out whether a GPU is usable."""
 
     def devices(self, gpus: int | None = None) -> Devices:
-        """Return the devices that the setting `auto` chooses from; `gpus` is the number that torch can use, if
-        known.
-        """
+        """Return the devices from which the setting `auto` chooses; `gpus` is how many torch can use, if known."""
         count = len(self.gpu_addresses) if gpus is None else gpus
         return Devices(kind="cuda" if count else "cpu", gpus=count, cores=self.physical)
 

@@ -60,10 +60,10 @@ def known_identity(hardware: Hardware, experiment_toml: str, cases: Sequence[Pla
 def machine_record(
     hardware: Hardware, probe: dict[str, Any], experiment_toml: str, cases: Sequence[PlannedCase]
 ) -> dict[str, Any]:
-    """Return the content of `machine.json`. To resume a run, its `identity` must be equal, but its `context` may
-    differ.
+    """Return the content of `machine.json`.
 
-    `probe` has the facts that a rank with torch found (`ddpbench.worker.probe.describe`).
+    To resume a run, its `identity` must be equal, but its `context` may differ. `probe` has the facts that a rank with
+    torch found (`ddpbench.worker.probe.describe`).
     """
     known = known_identity(hardware, experiment_toml, cases) | {
         "gpus": [gpu["name"] for gpu in probe["gpus"]],
@@ -301,8 +301,7 @@ def git_environment(**more: str) -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """Return the working directory's commit, with `+` appended if tracked files have changed; None outside a
-    repository.
+    """Return the working directory's commit, with `+` if tracked files have changed; None outside a repository.
 
     As in `git describe --dirty`, new files don't count as changes. For the sides of a comparison they do; see
     `interleave/sides.py`.

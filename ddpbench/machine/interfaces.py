@@ -146,9 +146,7 @@ def _reachable(interface: Interface) -> bool:
 
 
 def gloo_interfaces() -> tuple[str, str]:
-    """Return words on the interfaces that gloo would use here, and words on a faster interface; both `""` if
-    unknown.
-    """
+    """Return words on the interfaces that gloo would use here, and on a faster one; both `""` if unknown."""
     try:
         found = list_interfaces()
         addresses = look_up(socket.gethostname())

@@ -150,10 +150,10 @@ def _listed() -> dict[str, _Socket]:
 
 
 def _processes(inodes: AbstractSet[int]) -> dict[int, tuple[int, int]]:
-    """Return the process that opened each socket, and its user, by the socket's inode; only processes that this user
-    sees.
+    """Return the process that opened each socket, and the process's user, by the socket's inode.
 
-    If processes have inherited a socket, return the one that opened it.
+    Only processes that this user may see are found. If processes have inherited a socket, return the one that opened
+    it.
     """
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
     opened_by: dict[int, dict[int, tuple[int, int]]] = {}

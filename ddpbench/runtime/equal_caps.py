@@ -1,6 +1,4 @@
-"""Find bucket caps (DDP's bucket_cap_mb) that divide a model's gradients into the same buckets, and run one case for
-all.
-"""
+"""Find values of DDP's bucket_cap_mb that give a model the same gradient buckets, and run one case for all of them."""
 
 from __future__ import annotations
 
@@ -13,9 +11,7 @@ from ddpbench.spec import Case, PlannedCase, grouping
 from ddpbench.spec.buckets import bucket_bytes, caps_worth, equal_words
 
 Gradients = Callable[[Case], Sequence[int] | None]
-"""Function that returns the size of each gradient of a case (bytes), in the order in which gradients become ready; None
-if unknown.
-"""
+"""Function that returns the size of each gradient of a case (bytes), in the order of readiness; None if unknown."""
 
 
 def without_equal(cases: Sequence[PlannedCase], gradients: Gradients) -> list[PlannedCase]:
@@ -41,9 +37,7 @@ def without_equal(cases: Sequence[PlannedCase], gradients: Gradients) -> list[Pl
 
 
 def _groups(cases: Sequence[PlannedCase]) -> list[list[PlannedCase]]:
-    """Return lists of cases that differ only in their bucket caps and may have the same buckets; single cases are left
-    out.
-    """
+    """Group cases that differ only in their bucket caps and may have the same buckets; leave out single cases."""
     groups: dict[grouping.GroupKey, list[PlannedCase]] = {}
     for entry in cases:
         options = entry.case.options
@@ -89,7 +83,10 @@ def _alike(
 
 
 def as_stored(cases: Sequence[PlannedCase], stored: StoredPlan | None) -> list[PlannedCase]:
-    """Return the cases with the representatives that a resumed run's stored plan has; all cases if `stored` is None."""
+    """Return the cases, reduced to representatives as in the stored plan of a resumed run.
+
+    If `stored` is None, return all cases.
+    """
     if stored is None:
         return list(cases)
     standing = {entry.case.case_id: entry for entry in stored.cases if entry.stands_for}

@@ -26,8 +26,8 @@ _STARTING_ANEW = {
     **dict.fromkeys(("spawn", "torchrun", "srun", "mpiexec"), LAUNCHER_START_S),
     "ray": RAY_S,
 }
-"""Extra time by launcher (s). For a plan's slots, which use fork servers, it is too long until the first launches have
-been timed.
+"""Extra time by launcher (s). For a plan's slots, which use fork servers, this is too long, and the first measured
+launches correct it.
 """
 FRAMEWORK_S = 3.0
 """Extra time for ranks that a launcher starts and that import a framework (s)."""
@@ -103,8 +103,9 @@ class Tried:
     local_batch: int
 
     def step_of(self, case: Case) -> float:
-        """Return an upper bound of the time of a step with the case's local batch (s), assuming time proportional to
-        samples.
+        """Return an upper bound of a step's time with the case's local batch (s).
+
+        Time is assumed to grow in proportion to the batch, and not to be less than measured.
         """
         return self.step_s * max(1.0, case.local_batch / self.local_batch)
 
@@ -125,9 +126,7 @@ def is_unknown(case: Case, tried: Tried | None) -> bool:
 
 
 def about(budget: Budget) -> str:
-    """Return the word to put before a time estimate: "at most" if launches train to a target loss, otherwise
-    "about".
-    """
+    """Return "at most" if launches train to a target loss, otherwise "about", to put before a time estimate."""
     return "about" if budget.target_loss is None else "at most"
 
 
@@ -237,9 +236,7 @@ def _computation_s(case: Case, replay: Replay) -> float:
 
 
 def _transfer_s(case: Case, replay: Replay) -> float:
-    """Return the time to aggregate gradients once over emulated links, including time dilation (s); 0 without such
-    links.
-    """
+    """Return the time to aggregate gradients once over emulated links, with time dilation (s); 0 without links."""
     # An asynchronous server's link carries as many bytes as a master's.
     algorithm = "master" if case.algorithm == "async_server" else case.algorithm
     if not case.fabric or case.world_size == 1 or algorithm not in TIMES:

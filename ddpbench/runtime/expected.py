@@ -70,16 +70,14 @@ class Expected:
         return sum(self.launch_s(entry) for entry in launches) + self._starts_s(1)
 
     def left_s(self, number: int) -> float:
-        """Return the expected time of all proofs and launches left in the planned minimum of rounds (s).
+        """Return the expected time of all proofs and launches left in the first `rounds_min` rounds (s).
 
         Round `number` is running.
         """
         return self._needed_s(max(self._rounds_min, number + 1), self._rounds_min - number - 1)
 
     def rounds_within(self, seconds: float, number: int) -> int:
-        """Return how many of the planned minimum of rounds can be completed within `seconds`, if round `number` is
-        next.
-        """
+        """Return how many of the first `rounds_min` rounds can be completed in `seconds`, if round `number` is next."""
         for rounds in range(self._rounds_min, 0, -1):
             if self.whole_s(rounds, number) <= seconds:
                 return rounds

@@ -95,8 +95,9 @@ class Endings:
         return rounds - len(measured) + measured.count(_NOT_FINISHED)
 
     def given_up(self, case_id: str) -> bool:
-        """Return whether a case will not be launched again, because its proof failed or all its launches so far
-        failed.
+        """Return whether a case's proof failed, or at least `GIVE_UP_AFTER` launches failed and none succeeded.
+
+        Such a case is not launched again.
         """
         if self[case_id, "proof", 0] not in (None, "ok"):
             return True

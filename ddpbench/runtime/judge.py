@@ -48,9 +48,7 @@ _PEER_ERRORS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchVerdict:
-    """A launch's status; if the status is not ok, also the cause as a sentence, the failed rank and that rank's
-    phase.
-    """
+    """A launch's status; if it is not ok, also the cause as a sentence, the failed rank and its phase."""
 
     status: Status
     error: str = ""
@@ -285,9 +283,7 @@ def _outcomes(records: LaunchRecords) -> dict[int, RankOutcome | None]:
 
 
 def _missed(records: LaunchRecords) -> str:
-    """Return words on a message that a rank did not receive, with the collective and the sender; `""` if there is
-    none.
-    """
+    """Return words on a message that some rank did not receive, with collective and sender; `""` if there is none."""
     errors = (outcome.error for outcome in _outcomes(records).values() if outcome is not None)
     missed = next((error for error in errors if _NO_MESSAGE in error), "")
     start = missed.find("rank ")
@@ -336,9 +332,7 @@ def waiting_for_data(directory: LaunchDir, rank: int) -> str | None:
 
 
 def measured_seconds(records: LaunchRecords) -> float:
-    """Return the time that rank 0 spent in warm-up, steps, checkpoints and loss curves, without waits for a turn
-    (s).
-    """
+    """Return rank 0's time in warm-up, steps, checkpoints and loss curves, without waits for a turn (s)."""
     for rank in records.ranks:
         warmup, blocks = rank.last(Warmup), rank.of(Block)
         if rank.rank != 0 or warmup is None or not blocks:

@@ -71,9 +71,7 @@ RESTARTS = 3
 """Maximum number of restarts of failed ranks by torchrun: for one planned failure and two others."""
 _END_S = 10.0
 _PAGE = "ddpbench-page-"
-"""Prefix of the name of a launch's temporary folder, which has the heartbeat file, settings and the launcher's
-files.
-"""
+"""Prefix of the name of a launch's temporary folder, with the heartbeat file, settings and the launcher's files."""
 _SHORT = 16
 """Maximum length of the temporary folder's path under Ray, whose socket paths add 91 characters and may have 107."""
 _STALE_S = 3600.0
@@ -138,9 +136,7 @@ def _check_mpiexec(program: str) -> None:
 
 
 def command_of(launcher: str, ranks: int, worker: Sequence[str]) -> list[str]:
-    """Return the command by which a launcher starts `ranks` ranks here. `worker` has the arguments of
-    `ddpbench.worker`.
-    """
+    """Return the command by which a launcher starts `ranks` ranks; `worker` has the arguments of `ddpbench.worker`."""
     python = sys.executable
     if launcher == "spawn":
         return [python, "-P", "-m", "ddpbench.worker.spawn", str(ranks), *worker]
@@ -201,9 +197,7 @@ class LaunchedRanks:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Return the process ids that ranks have reported, by rank; the launcher's id for a rank that has not reported
-        yet.
-        """
+        """Return the process ids that ranks have reported; for a rank that has not reported, the launcher's id."""
         return tuple(noted_pid(self._words, rank) or self.pid for rank in range(self._ranks))
 
     def forget(self) -> None:
@@ -285,9 +279,7 @@ class LaunchedRanks:
         return False
 
     def events(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Return one `exited` event per rank once the launcher has ended; an empty list if it has not ended in
-        `timeout_s`.
-        """
+        """Return one `exited` event per rank once the launcher has ended; `[]` if it still runs after `timeout_s`."""
         assert self._process is not None
         deadline = time.monotonic() + timeout_s
         while True:
@@ -323,9 +315,7 @@ class LaunchedRanks:
         return read_pulse(self._words, rank)
 
     def signal_ranks(self, number: signal.Signals, pids: tuple[int, ...] | None = None) -> None:
-        """Send a signal to all ranks, or to the processes in `pids`; SIGKILL ends the launcher and everything it
-        started.
-        """
+        """Send a signal to all ranks, or to those in `pids`; SIGKILL ends the launcher and all that it started."""
         if number == signal.SIGKILL:
             self._end()
             return

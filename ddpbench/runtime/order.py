@@ -34,9 +34,7 @@ Positions = list[int]
 
 
 def run_order(cases: Iterable[PlannedCase], budget: Budget) -> list[tuple[int, str]]:
-    """Return the (round, case id) of every launch in `rounds_max` rounds, in launch order; skipped cases are left
-    out.
-    """
+    """Return the (round, case id) of every launch in `rounds_max` rounds, in launch order, without skipped cases."""
     assert budget.seed is not None
     ids = [entry.case.case_id for entry in cases if entry.skip_reason is None]
     orders = balanced_orders(ids, rounds_min=budget.rounds_min, rounds=budget.rounds_max, seed=budget.seed)

@@ -51,9 +51,7 @@ def inspected(
 
 
 def gradients_of(server: ServerProcess, case: Case, folder: Path, timeout_s: float) -> list[int] | None:
-    """Return the size of each gradient of a case (bytes), in the order in which gradients become ready; None if
-    unknown.
-    """
+    """Return the size of each gradient of a case (bytes), in the order of readiness; None if unknown."""
     path = folder / "probe.json"
     path.unlink(missing_ok=True)
     if server.probe(path, case.to_json(), timeout_s, order=True) != 0 or not path.exists():

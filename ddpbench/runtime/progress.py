@@ -84,8 +84,9 @@ class Done:
         return [entry for entry in self._plan.runnable if not self.given_up(entry)]
 
     def given_up(self, entry: PlannedCase) -> bool:
-        """Return whether a case will not be launched again, because its proof failed or all its launches so far
-        failed.
+        """Return whether a case's proof failed, or several of its launches failed and none succeeded.
+
+        Such a case is not launched again.
         """
         return self.endings.given_up(entry.case.case_id)
 

@@ -126,9 +126,7 @@ class RunningServer:
 
     @property
     def _tail(self) -> str:
-        """Return words to append to a message: the last line of the server's log, and the log's path if the log
-        stays.
-        """
+        """Return words to append to a message: the log's last line and, if the log stays, its path."""
         return tail_of(self._log, where=self._log_stays)
 
     @property
@@ -183,8 +181,8 @@ class RunningServer:
         return f"{killed}, as the kernel does where memory runs out, and batch systems at their limits"
 
     def _look(self) -> None:
-        """Check whether the server is stopped, at most once per second; after `STOPPED_LOOKS` such checks in a row, end
-        it.
+        """Check at most once per second whether the server is stopped; end it after `STOPPED_LOOKS` such checks in a
+        row.
 
         Raises:
             ServerGoneError: the server has been ended.
@@ -257,9 +255,7 @@ class RunningServer:
                     raise LaunchError(event["reason"])
 
     def end(self) -> None:
-        """Make the guard end the server and all ranks, and wait until the guard ends; after a time-out, kill all of
-        them.
-        """
+        """Make the guard end the server and all ranks, and wait for that; after a time-out, kill all of them."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)  # a fork of this process may hold a copy
         self._connection.close()

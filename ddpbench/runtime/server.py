@@ -131,7 +131,7 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         """Fork one rank per environment; `events` later reports their ends, by rank number from 0.
 
         If `request` is None, the ranks read the request in `directory`. Return whether the server first had to import
-        modules or was replaced, whose time does not count as the launch's.
+        modules or be replaced, which takes time that is not the launch's.
         """
         self._page.clear()  # otherwise an earlier launch's counts would be taken for this one's
         case = (request or LaunchRequest.read(directory.request)).case

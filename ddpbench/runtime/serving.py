@@ -16,7 +16,7 @@ from ddpbench.spec import Case
 
 
 class Ranks(Protocol):
-    """Interface to a launch's ranks, whichever starter they have: a fork server or another launcher."""
+    """Interface to a launch's ranks and to the process that starts them, a fork server or another launcher."""
 
     reports_helper_times: bool
     """True if a rank's `exited` event includes the CPU time of its loader workers."""
@@ -45,9 +45,7 @@ class Ranks(Protocol):
         """
 
     def launch(self, envs: Sequence[Mapping[str, str]], directory: LaunchDir) -> bool:
-        """Start one rank per environment; return whether time was spent on preparations, which do not count as the
-        launch.
-        """
+        """Start one rank per environment; return whether preparations took time that is not the launch's."""
 
     def events(self, timeout_s: float) -> list[dict[str, Any]]:
         """Return the ranks' next events, waiting up to `timeout_s` for the first."""

@@ -189,9 +189,7 @@ _NOT_IDENTIFYING = (
 
 
 def identifying(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts about a workload that belong to its identity, without those used only by estimates and
-    checks.
-    """
+    """Return the facts that belong to a workload's identity, without those that only estimates and checks use."""
     return {key: value for key, value in facts.items() if key not in _NOT_IDENTIFYING}
 
 

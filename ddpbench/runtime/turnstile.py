@@ -110,9 +110,7 @@ class Turnstile:
             self._launched, self._met = set(), set()
 
     def leave(self, side: str) -> None:
-        """Record that a side needs no more turns in this round: take the turn from it, and stop other sides' waits for
-        it.
-        """
+        """Record that a side needs no more turns in this round: take the turn from it, and do not wait for it."""
         with self._lock:
             self._expected.discard(side)
             self._places.pop(side, None)
@@ -250,9 +248,7 @@ class Turn:
         return self._ask("offer", waiting)
 
     def meet(self, waiting: Callable[[], None] = lambda: None) -> int:
-        """Like `offer`, but also wait until the other side's launch at the same place calls `meet`, or no longer
-        can.
-        """
+        """Like `offer`, but also wait until the other side's launch at this place calls `meet`, or cannot any more."""
         return self._ask("meet", waiting)
 
     def give(self) -> None:

@@ -85,9 +85,7 @@ class Seen:
         return failed_at is not None and now - failed_at > GRACE_S
 
     def hangs(self, now: float, timeout_s: float) -> bool:
-        """Return whether no rank has shown a sign of life for the time-out plus extra times; False after
-        `explain_hang`.
-        """
+        """Return whether no rank has shown life for the time-out plus extra times; False after `explain_hang`."""
         unborn = all(pulse == _UNBORN for pulse in self.pulses.values())
         longer_s = self.still_s + (self.start_s if unborn else 0.0)
         return not self.hang and now - self.alive_at > timeout_s + longer_s

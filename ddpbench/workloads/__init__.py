@@ -1,6 +1,4 @@
-"""The table of workloads, and functions that load them by name. Importing this module imports neither torch nor
-pydantic.
-"""
+"""The table of workloads, and functions that load workloads by name. Imports neither torch nor pydantic."""
 
 from __future__ import annotations
 
@@ -86,9 +84,9 @@ def is_import_path(name: str) -> bool:
 
 
 def load_workload(name: str) -> Workload[Any]:
-    """Return the workload with a name such as `gpt:nano` or a user's import path.
+    """Return the workload with a name such as `gpt:nano`, or with a user's import path.
 
-    A user's import path may be loaded only in a rank's process, because its code runs then.
+    Load a user's import path only in a rank's process, because loading runs the user's code.
 
     Raises:
         KeyError: no workload has that name or size.

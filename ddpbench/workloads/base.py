@@ -23,9 +23,9 @@ class Workload(ABC, Generic[OptionsT]):
     """Base class of workloads, each of which has a model, data, a loss and an optimizer.
 
     Each workload of this package has a file and a line in `workloads.TABLE`. `size` is the part after the colon of a
-    name such as `gpt:nano`, or "". `for_case`, `check` and `pieces` are also called without torch installed or
-    imported; the other methods run in a rank and may import torch. For the same seed, the model and the data must be
-    the same in every rank.
+    name such as `gpt:nano`, or "". `for_case`, `check` and `pieces` must not import torch, because processes without
+    torch call them. The other methods run in a rank and may import torch. For the same seed, the model and the data
+    must be the same in every rank.
     """
 
     name: ClassVar[str]
@@ -60,9 +60,7 @@ class Workload(ABC, Generic[OptionsT]):
         self.size = size
 
     def for_case(self, case: Case, rank: int, launch: int = 0) -> Workload[OptionsT]:
-        """Return the workload for `rank` in launch number `launch` of a case; by default `self`, which is equal for all
-        ranks.
-        """
+        """Return the workload for `rank` in launch number `launch` of a case; by default `self`."""
         return self
 
     def check(self, case: Case) -> str | None:
@@ -70,8 +68,7 @@ class Workload(ABC, Generic[OptionsT]):
         return None
 
     def pieces(self, kind: Pieces) -> int:
-        """Return into how many `stages` (successive layers) or `branches` (parallel parts) the model can be cut; 0 if
-        it cannot.
+        """Return into how many `stages` (successive parts) or `branches` (parallel parts) the model can be cut, or 0.
 
         Called without torch. A model that can be cut has a method `stages() -> list[Module]` or `branches() ->
         (list[Module], Module)`. Calling the stages one after another computes the model. Each branch gets the model's
@@ -112,17 +109,14 @@ class Workload(ABC, Generic[OptionsT]):
         return self.optimizer(parameters, options)
 
     def loader(self, options: OptionsT, rank: int, world_size: int, batch: int) -> Iterable[Any] | None:
-        """Return an iterable over this rank's batches, each of `batch` samples; each iteration starts from the
-        beginning.
+        """Return an iterable over this rank's batches of `batch` samples; each iteration starts from the first batch.
 
         Return None if the harness is to load batches from `dataset`.
         """
         return None
 
     def samples_in(self, batch: Any) -> int | None:
-        """Return the number of samples in a batch from a user's loader; None if it is the length of the batch's first
-        tensor.
-        """
+        """Return the number of samples in a batch of a user's loader; None for the length of the first tensor."""
         return None
 
     def collate(self, samples: list[Any]) -> Any:

@@ -24,9 +24,7 @@ BERT_POSITIONS = 512
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Built:
-    """A configuration of a model of the transformers library; `changes` are settings that differ from the library's
-    defaults.
-    """
+    """A configuration of a transformers model; `changes` are settings that differ from the library's defaults."""
 
     kind: Literal["bert", "gpt2", "resnet"]
     tokens: int = 0

@@ -25,10 +25,9 @@ class Logits(nn.Module):
 
 
 def build(kind: str, changes: dict[str, Any], vocabulary: int, dropout: float, classes: int) -> nn.Module:
-    """Return a model of this kind, with weights initialised by the library.
+    """Return a model of this kind ("bert", "gpt2" or "resnet"), with weights initialised by the library.
 
-    `kind` is "bert", "gpt2" or another text for a ResNet. `changes` are settings that differ from the library's
-    defaults.
+    `changes` are settings that differ from the library's defaults.
     """
     library: Any = importlib.import_module("transformers")
     model: nn.Module

@@ -1,6 +1,4 @@
-"""The perceptron of the `mlp` and `two_branch` workloads. Only functions that build models import it, because of
-torch.
-"""
+"""The perceptron of the `mlp` and `two_branch` workloads. Imports torch, so only their models import this module."""
 
 from __future__ import annotations
 

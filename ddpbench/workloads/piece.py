@@ -9,9 +9,7 @@ from torch import nn
 
 
 class Piece(nn.Module):
-    """Makes a module of a function and the modules that the function uses; the model's parameter names stay as they
-    are.
-    """
+    """A module made of a function and the modules that it uses; the model's parameter names stay unchanged."""
 
     def __init__(self, act: Callable[..., Any], *parts: nn.Module) -> None:
         """Take the function `act`, which must use no parameters other than those of `parts`."""

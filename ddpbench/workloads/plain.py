@@ -83,9 +83,7 @@ def check_updates(found: type[Any]) -> None:
 
 
 def _names(code: CodeType | None, name: str) -> bool:
-    """Return whether a function's code, or that of a function nested in it, uses an attribute or global called
-    `name`.
-    """
+    """Return whether a function's code, including nested functions, uses an attribute or global `name`."""
     if code is None:
         return False
     return name in code.co_names or any(
@@ -110,9 +108,7 @@ class PlainWorkload(Workload[BaseModel]):
         self._made: tuple[BaseModel, Any] | None = None
 
     def instance(self, options: BaseModel) -> Any:
-        """Return the user's object for these options; the object is reused, so that its methods can share
-        attributes.
-        """
+        """Return the user's object for these options, which is made once so that its methods share attributes."""
         if self._made is None or self._made[0] != options:
             self._made = (options, self._own(**dict(options)))
         return self._made[1]

@@ -48,8 +48,9 @@ class OwnModel(nn.Module):
 
 
 class ModelWithStep(OwnModel):
-    """A user's model and the object whose `step` trains it. If the model is a dict of modules, it becomes a
-    ModuleDict.
+    """A user's model, and the object whose `step` trains it.
+
+    A model that is a dict of modules is stored as a ModuleDict.
     """
 
     def __init__(self, network: nn.Module | Mapping[str, nn.Module], own: Any) -> None:
@@ -79,8 +80,9 @@ class ModelWithStep(OwnModel):
 
 
 class ModelWithLoss(OwnModel):
-    """A user's model with the user's loss. Maps a batch to its loss, as a tensor of shape [1] that replicas can
-    gather.
+    """A user's model with the user's loss. Maps a batch to its loss.
+
+    The loss has the shape [1], so that replicas' losses can be gathered.
     """
 
     def __init__(self, network: nn.Module, own: Any) -> None:
@@ -108,8 +110,7 @@ class ModelWithLoss(OwnModel):
 
 
 def scalar(returned: Any) -> torch.Tensor:
-    """Return the loss tensor from the return value of a user's `loss`, which is the tensor itself or has a `loss` in
-    it.
+    """Return the loss tensor in the return value of a user's `loss`: the value itself, or its item or attribute `loss`.
 
     Raises:
         TypeError: the loss is not a tensor with one element.

@@ -49,8 +49,9 @@ def copy_of(own: Any, memo: dict[int, Any]) -> Any:
 
 
 def _is_state(value: Any, memo: dict[int, Any]) -> bool:
-    """Return whether a value is small enough to be training state. Its datasets are added to `memo`, so that they are
-    shared.
+    """Return whether a value is small enough to be training state.
+
+    Datasets in the value are added to `memo`, so that they are shared and not copied.
     """
     waiting, seen, held = deque([value]), set[int](), 0
     while waiting:

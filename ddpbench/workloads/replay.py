@@ -103,7 +103,7 @@ class Replay(Workload[ReplayOptions]):
         return samples  # `RandomSamples` returns full batches
 
     def loss(self, outputs: Any, targets: Any) -> torch.Tensor:
-        """Return the mean of the outputs, which is always zero, because a replay needs only its gradient."""
+        """Return the mean of the outputs. It is always 0, because a replay needs only the gradient."""
         mean: torch.Tensor = outputs.mean()
         return mean
 

@@ -38,8 +38,9 @@ class RandomSamples(Dataset[Any]):
         return self._size
 
     def __getitems__(self, indices: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return a full batch (inputs [samples, WIDTH], targets [samples]), which is faster than collating single
-        samples.
+        """Return a full batch: inputs [samples, WIDTH] and targets [samples].
+
+        This is faster than collating single samples.
         """
         chosen = torch.tensor(indices)
         return self._table[chosen % TABLE_SAMPLES], chosen
@@ -111,9 +112,7 @@ class ReplayModel(nn.Module):
 
 
 def _wake_early() -> None:
-    """Do a little work in the interpreter and in torch shortly before they are needed, to bring their code into CPU
-    caches.
-    """
+    """Run a little code of the interpreter and torch shortly before it is needed, to bring it into CPU caches."""
     (_STIRRED * 1).mean()
 
 
@@ -151,9 +150,7 @@ class _Chain:
     def __init__(self, parameters: list[nn.Parameter], groups: Sequence[Sequence[int]]) -> None:
         self.parameters = parameters
         self.model: ReplayModel | None = None
-        """Model whose pass uses the chain; None between passes, so that model and chain do not keep each other
-        alive.
-        """
+        """Model whose pass uses the chain; None between passes, so that neither keeps the other alive."""
         self.time: Pass
         self.batch: torch.Tensor
         self.row: torch.Tensor
@@ -244,8 +241,9 @@ class _Ready(Function):
 
 
 class _End(Function):
-    """The autograd node that is first in forward and last in backward. Its input `anchor` makes autograd include the
-    node.
+    """The autograd node that is first in forward and last in backward.
+
+    Its input `anchor` makes autograd include the node.
     """
 
     @staticmethod

@@ -54,8 +54,9 @@ class Residual(nn.Module):
 
 
 class Classifier(nn.Module):
-    """Maps images [batch, 3, height, width] to logits [batch, classes]; each stage after the first halves the image's
-    size.
+    """Maps images [batch, 3, height, width] to logits [batch, classes].
+
+    Each stage after the first halves the image's height and width.
     """
 
     def __init__(self, blocks: Sequence[int], *, bottleneck: bool, classes: int) -> None:

@@ -37,9 +37,7 @@ class ReplayOptions(BaseModel, extra="forbid", frozen=True):
 
 
 class Rhythm:
-    """A profile's times for one rank of a case, with time dilation, a straggler's slowdown, and jitter between
-    steps.
-    """
+    """A profile's times for one rank of a case, with time dilation, a straggler's slowdown and jitter."""
 
     def __init__(self, profile: Profile, case: Case, rank: int, launch: int = 0) -> None:
         self.profile, self.case, self.rank = profile, case, rank
@@ -57,8 +55,9 @@ class Rhythm:
         self.grain_ns = GRAIN * 1e9 * profile.step_s
 
     def begin(self, replica: int | None = None) -> Pass:
-        """Begin a pass over a batch now, and return it; `replica` is the replica's number if this process has
-        several.
+        """Begin a pass over a batch now, and return it.
+
+        `replica` is the replica's number if this process has several.
         """
         rank = self.rank if replica is None else replica
         scale = self._base(rank)
@@ -74,9 +73,7 @@ class Rhythm:
         return self.pacer.begin(self._scale)
 
     def elements(self, number: int) -> int:
-        """Return the number of elements of parameter `number`: the profile's, divided by `case.shrink` and rounded
-        up.
-        """
+        """Return the number of elements of parameter `number`: the profile's, divided by `case.shrink`, rounded up."""
         return -(-self.profile.parameters[number].elements // self.case.shrink)
 
     def together(self) -> list[tuple[int, ...]]:

@@ -31,9 +31,7 @@ class TwoBranchOptions(BaseModel, extra="forbid", frozen=True):
 
 
 class TwoBranch(Workload[TwoBranchOptions]):
-    """A model from 64 bytes of context to 256 logits, with two branches of three layers with 256 or 2048 (`large`)
-    units.
-    """
+    """A model from 64 bytes of context to 256 logits: two branches of three layers of 256 or 2048 (`large`) units."""
 
     name = "two_branch"
     options = TwoBranchOptions

@@ -12,8 +12,9 @@ from ddpbench.workloads.mlp_model import Perceptron
 
 
 class Head(nn.Module):
-    """Joins the branches: concatenates their outputs, each [batch, units], and maps them to logits by GELU and a linear
-    layer.
+    """Joins the branches by concatenation, GELU and a linear layer.
+
+    Maps the branches' outputs, each [batch, units], to logits [batch, vocabulary].
     """
 
     def __init__(self, features: int, vocabulary: int) -> None:
@@ -45,7 +46,5 @@ class Branched(nn.Module):
         return logits
 
     def branches(self) -> tuple[list[nn.Module], nn.Module]:
-        """Return the branches, which all take the inputs, and the head, which takes the list of the branches'
-        outputs.
-        """
+        """Return the branches, which take the inputs, and the head, which takes the list of the branches' outputs."""
         return list(self.sides), self.head

@@ -10,9 +10,7 @@ from ddpbench.spec import Case
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A model's number of parameters, and the operations for training on one sample with the workload's default
-    options.
-    """
+    """A model's size, and the operations per sample of training with the workload's default options."""
 
     parameters: int
     flops: float
@@ -75,9 +73,7 @@ def work_of(case: Case) -> Work | None:
 
 
 def state_bytes(case: Case) -> int | None:
-    """Return the size of a model's parameters, gradients and optimizer state (bytes); None if `work_of` returns
-    None.
-    """
+    """Return the bytes of a model's parameters, gradients and optimizer state; None if `work_of` is None."""
     work = work_of(case)
     return (
         None if work is None else work.parameters * (2 + work.states) * (8 if case.dtype == "float64" else 4)

@@ -45,7 +45,7 @@ def check_promised(replica: Replica, strategy: str, promise: Promise) -> None:
 
 
 def loss_of(answer: Any) -> float:
-    """Return the return value of `gradients_of()` as a float, after checking that it is a single number.
+    """Return `answer`, the return value of `gradients_of()`, as a float.
 
     Raises:
         TypeError: `answer` is neither a number nor a tensor with one element.
@@ -85,7 +85,9 @@ def kept_of(replica: CompensatedReplica, gradients: dict[str, torch.Tensor]) -> 
 
 
 def averaging_of(replica: PeriodicReplica, step: int, ranks: int) -> tuple[list[list[int]], bool]:
-    """Return the replica's `due(step)`, after checking its types: groups of ranks, and whether parameters are averaged.
+    """Check and return the result of the replica's `due(step)`.
+
+    It is a list of groups of ranks, and whether parameters are averaged in this step.
 
     Raises:
         TypeError: `due()` returned something else, or a rank that is not from 0 to `ranks` - 1.
@@ -107,10 +109,10 @@ def averaging_of(replica: PeriodicReplica, step: int, ranks: int) -> tuple[list[
 
 
 def log_of(replica: OrderedReplica) -> list[tuple[int, int]]:
-    """Return the replica's update log, after checking its types.
+    """Check and return the replica's update log.
 
-    There is one pair per update: the rank whose gradient was applied, and the number of updates that this rank's
-    parameters had had.
+    There is one pair per update: the rank whose gradient was applied, and the number of updates that the parameters had
+    received before the rank computed this gradient.
 
     Raises:
         TypeError: `log()` returned something else.
@@ -129,7 +131,7 @@ def log_of(replica: OrderedReplica) -> list[tuple[int, int]]:
 
 
 def read_log(sent: Any) -> list[tuple[int, int]]:
-    """Return an update log received from another rank as a list of pairs (a parser for `gather_values`).
+    """Parse an update log that another rank has sent (for `gather_values`), and return its pairs of int.
 
     Raises:
         TypeError: the log has a value that is not an int.

@@ -96,16 +96,15 @@ class Comparer:
         self._lost: Callable[[], str] = str
 
     def allow_for(self, replica: Replica) -> None:
-        """Widen the tolerances by the rounding of the strategy's transfers, and record what the strategy's steps leave
-        out.
-        """
+        """Widen tolerances for the strategy's rounding of transfers, and start to record what its steps leave out."""
         self._lost = replica.watch_steps()
         if replica.unit_roundoff:
             self.tolerances.widen(replica.unit_roundoff)
 
     def held(self, compared: ComparedQuantity, own: Tensors, expected: Tensors) -> Proof:
-        """Return the proof that `own` equals `expected`; if it fails, its note names the parameter with the largest
-        error.
+        """Compare `own` with `expected`, and return the result as a proof.
+
+        The note of a failed proof names the parameter with the largest error.
         """
         error, name = self.tolerances.worst(own, expected)
         proof = self.proof(compared, error)
@@ -122,11 +121,10 @@ class Comparer:
         *,
         unchanged: str = UNCHANGED,
     ) -> Proof:
-        """Return the proof that updates changed this rank's parameters from `before` to `own` as one process's updates
-        did.
+        """Compare how updates changed this rank's parameters with how they changed one process's.
 
-        One process's updates changed them from `before` to `expected`. `unchanged` is the note for the case that no
-        parameter changed.
+        Updates changed this rank's parameters from `before` to `own`, and one process's from `before` to `expected`.
+        Return the result as a proof; `unchanged` is its note if no parameter changed.
         """
         allowed = self.tolerances.change
         rounds = allowed is None or self.tolerances.rounds
@@ -207,10 +205,10 @@ class Comparer:
             raise CannotTrainError(parts_reason(strategy.name, together or "its optimizer"))
 
     def explained(self, proof: Proof) -> Proof:
-        """Return the proof to be recorded: if the model itself causes the failure, the proof says so.
+        """Return `proof`, or a replacement if a fault of the model explains the failure.
 
-        Such a proof then counts as not compared, so that the strategy does not fail. The exception is a model that
-        makes replicas end up different, which stays a failure with a note. All ranks must call this method together.
+        The replacement counts as not compared, so that the strategy does not fail. Replicas that end up different
+        because of the model remain a failure, with a note on the model. All ranks must call this method together.
 
         Raises:
             CannotTrainError: the strategy leaves out part of the model's steps.
@@ -240,7 +238,7 @@ class Comparer:
         return replace(proof, note=fault)
 
     def _unless_by_chance(self, proof: Proof) -> Proof:
-        """Withdraw a passed comparison if a fault of the model may have let wrong results pass by chance.
+        """Return `proof`; a passed one is withdrawn if a fault of the model may have let wrong results pass by chance.
 
         All ranks must call this method together.
         """
@@ -267,10 +265,9 @@ class Comparer:
         self.precision.update(replica)
 
     def unless_by_rank(self, proof: Proof, reference: torch.nn.Module) -> Proof:
-        """Return `proof`, failed if updates differ by rank, because each rank was then compared with a different
-        reference.
+        """Return `proof`; a passed one without a note becomes a failure if updates differ by rank.
 
-        This applies only to a passed proof without a note. All ranks must call this method together.
+        Each rank was then compared with a different reference. All ranks must call this method together.
         """
         if (
             not proof.passed

@@ -94,8 +94,7 @@ class EachStep:
         return True
 
     def compare(self, result: Tensors) -> None:
-        """Compare `result`, the strategy's gradients of this step, with the average over ranks of the expected
-        gradients.
+        """Compare this step's gradients, `result`, with the mean over ranks of the gradients from `expect`.
 
         All ranks must call this method together.
         """

@@ -55,13 +55,11 @@ class Examination:
         self.writes: list[str] = []
         """Names of the parameters that the model's forward pass overwrites."""
         self.dropped: list[str] = []
-        """Names of the parameters that get a gradient on some ranks or under some seeds, but not on or under others."""
+        """Names of the parameters that get a gradient only on some ranks or only under some seeds."""
         self._infinite = ""
 
     def examine(self, model: torch.nn.Module) -> None:
-        """Run `model` on this rank's shard under two seeds, share the findings with all ranks, and set the
-        attributes.
-        """
+        """Run `model` on this rank's shard under two seeds, exchange findings between ranks, and set the attributes."""
         number = self._one.own_shard
         trials: list[Tensors] = []
         found = _Examined()
@@ -130,9 +128,7 @@ class Examination:
         return bool(self._infinite)
 
     def fault_of_infinite(self) -> str:
-        """Return a sentence on a gradient that is not finite although computed without the strategy; `""` if all are
-        finite.
-        """
+        """Return a sentence on a gradient that is not finite even without the strategy; `""` if all are finite."""
         if not self._infinite and self._one.prover.processes == 1:
             for number, shard in enumerate(self._one.shards):
                 if names := infinite_of(

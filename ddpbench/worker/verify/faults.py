@@ -60,9 +60,7 @@ class Faults:
         self._of_exchange: str | None = None
 
     def watch(self, model: torch.nn.Module) -> None:
-        """Store the names of the model's trainable parameters, because forward passes may change which are
-        trainable.
-        """
+        """Store which parameters the model trains now, because its forward passes may change that."""
         self._watched.append((model, trained_names(model)))
 
     def of_thawing(self) -> str:
@@ -156,8 +154,8 @@ class Faults:
     def _after_others(self, values: Tensors) -> float:
         """Return the largest relative error between a shard's gradient alone and after another shard's, over all ranks.
 
-        Both orders of two shards are tried. A running maximum changes in one order only, and state that the first batch
-        sets never changes afterwards.
+        Two shards are tried in both orders. A running maximum, for example, changes in one order only, and state that
+        the first batch sets never changes afterwards.
         """
         found = 0.0
         if len(self._one.shards) > 1:
@@ -178,14 +176,14 @@ class Faults:
         return model
 
     def update_exchanges(self) -> bool:
-        """Return whether an update on any rank has communicated with other ranks. All ranks must call this method
-        together.
+        """Return whether an update on any rank has communicated with other ranks.
+
+        All ranks must call this method together.
         """
         return bool(self._prover.agreed(float(self._one.update_has_exchanged)))
 
     def of_exchange(self) -> str:
-        """Return a sentence if updates communicate between ranks and one process alone gets other results; otherwise
-        `""`.
+        """Return a sentence if updates communicate between ranks and one process cannot repeat them; otherwise `""`.
 
         The result is computed once. All ranks must call this method together.
         """

@@ -418,9 +418,7 @@ def _reached(model: torch.nn.Module) -> set[str]:
 
 
 def _dropped(reached: Sequence[set[str]]) -> list[str]:
-    """Return the sorted names of parameters that get a gradient in some of these steps but not in all, as under
-    LayerDrop.
-    """
+    """Return the sorted names of parameters that get a gradient in only some of these steps, as under LayerDrop."""
     every: set[str] = set().union(*reached)
     return sorted(name for name in every if any(name not in step for step in reached))
 
@@ -550,7 +548,7 @@ def error_in_words(error: BaseException) -> str:
 
 @contextmanager
 def _doing(what: str, hint: Callable[[], str] = str, *, see: str = "") -> Iterator[None]:
-    """Turn an exception in the enclosed code into an `_UnfitError` that begins with `what` the workload was doing.
+    """Turn an exception in the enclosed code into an `_UnfitError`, whose message begins with `what`, the activity.
 
     If the exception is about number types, `hint()` is appended to the message. If none of the user's lines led to the
     exception, `see` is appended as the part of the class to look at.

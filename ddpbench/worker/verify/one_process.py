@@ -122,8 +122,7 @@ class OneProcess:
         seed_all(self.training.case.seed + 1 + shard)
 
     def gradient(self, model: torch.nn.Module, shard: int, shards: Sequence[Any] | None = None) -> Tensors:
-        """Return the gradient that one process computes from shard number `shard` of `shards` (default: the first
-        batch's).
+        """Return one process's gradient over shard number `shard` of `shards` (default: the first batch's shards).
 
         If the strategy accumulates gradients, the shard is split into the same parts as on a rank. With dropout,
         BatchNorm or a mean over words, the undivided shard would have a different gradient.
@@ -157,11 +156,10 @@ class OneProcess:
     def average_reached(
         self, model: torch.nn.Module, shards: Sequence[Any], without: Set[str], *, apart: bool = False
     ) -> Tensors:
-        """Return the mean of a model's gradients over `shards`, leaving out parameters that the rank's update left out.
+        """Return the mean of a model's gradients over `shards`, without the parameters that an update leaves out.
 
-        `without` has the names of the parameters that this rank's update left out. Parameters that get a gradient from
-        any shard are returned all the same. If `apart`, each rank computes its own shard's gradient only, and the mean
-        is over ranks.
+        `without` has the parameters that this rank's update left out. They are left out here unless some shard gives
+        them a gradient. If `apart`, each rank computes its own shard's gradient only, and the mean is over ranks.
         """
         apart = apart or self.prover.gathers
         own = (self.prover.rank,) if apart else range(len(shards))
@@ -187,9 +185,7 @@ class OneProcess:
         return mean(noted()), reached
 
     def loss(self, model: torch.nn.Module, shard: int) -> float:
-        """Return one process's loss over a shard of the first batch, computed in parts if the strategy accumulates
-        gradients.
-        """
+        """Return one process's loss over a shard of the first batch, in parts if the strategy accumulates gradients."""
         self.seed(shard)
         return self.loss_of(
             model, self.shards[shard], self.training.strategy.accumulated(self.training.options)
@@ -245,15 +241,13 @@ class OneProcess:
         return trained(model)
 
     def call_loss(self, model: torch.nn.Module, shard: int = 0) -> None:
-        """If the class is a user's, compute a shard's loss and gradients, because the class's next update may depend on
-        them.
-        """
+        """Compute a shard's loss and gradients if the class is a user's, because its next update may depend on that."""
         if is_import_path(self.training.case.workload):
             self.gradient(model, shard)
 
 
 class OwnReference:
-    """A reference model for this rank, updated after the same calls of the user's object as on the rank.
+    """A reference model for this rank. Before each update, the user's object gets the same calls as on the rank.
 
     An update may depend on what `loss` stored in the object, such as a count of calls.
     """

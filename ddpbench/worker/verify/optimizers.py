@@ -57,8 +57,9 @@ def not_its_own(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -
 
 
 def closure_name(optimizers: Sequence[torch.optim.Optimizer]) -> str:
-    """Return the class name of the first optimizer whose step needs a closure that recomputes the loss; `""` if none
-    does.
+    """Return the class name of the first optimizer whose step requires a closure; `""` if none does.
+
+    Such an optimizer recomputes the loss within its step.
     """
     wanting = (
         type(one).__name__
@@ -115,8 +116,7 @@ def _computed_together(
 
 
 def narrower_type(fresh: Callable[[], nn.Module], make: Callable[[Any], Any]) -> str:
-    """Return the name of the coarsest number type that updates compute in, if coarser than the parameters' type; else
-    `""`.
+    """Return the name of the coarsest type in which updates compute; `""` if it is not coarser than the parameters'.
 
     `fresh` and `make` are as in `computed_together`. Tensors with a single number, such as a step count, are ignored.
     """
@@ -285,8 +285,7 @@ def unreached_seen(
 
 
 def not_moved(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """Make a few updates, and return a sentence on parameters with a gradient that did not change; `""` if there are
-    none.
+    """Make a few updates; return a sentence on parameters with a gradient that do not change, or `""`.
 
     An unchanged parameter is reported only if its learning rate was 0 in each update, or if no parameter changed. With
     a small learning rate, a change may be too small for the parameter's type.
@@ -336,9 +335,7 @@ class _Watch:
                     self._rates[name] = max(rate, self._rates.get(name, 0.0))
 
     def problem(self, made: int) -> str:
-        """Return a sentence on parameters that `made` steps did not change although they should; `""` if there are
-        none.
-        """
+        """Return a sentence on parameters that `made` steps wrongly did not change; `""` if there are none."""
         for hook in self._hooks:
             hook.remove()
         if not self._rates:

@@ -62,9 +62,7 @@ class OutsideState:
 
 
 def owner_of(training: Training, model: torch.nn.Module) -> object:
-    """Return the user's object that makes a model's steps; if its class derives from `Workload`, the workload
-    itself.
-    """
+    """Return the user's object that makes a model's steps, or the workload if its class derives from `Workload`."""
     return getattr(model, "own", training.workload)
 
 

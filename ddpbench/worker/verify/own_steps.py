@@ -112,9 +112,7 @@ def _unrepeatable(
 
 
 def _how_bad(proof: Proof) -> tuple[bool, bool, float]:
-    """Return a sort key for proofs: failed ones are largest, then comparisons that were not made, then larger
-    errors.
-    """
+    """Return a sort key for proofs: failed proofs are largest, then proofs with a note, then larger errors."""
     return not proof.passed, bool(proof.note), proof.error
 
 
@@ -125,9 +123,7 @@ class _TypeUnfitError(Exception):
 def _compared(
     prover: ComparingRank, numbers: NumberTypes, batch: Any, shards: Sequence[Any], parts: Sequence[Any]
 ) -> Iterator[Proof]:
-    """Yield the proofs in one number type; the reference trains on `shards`, the strategy's ranks or replicas on
-    `parts`.
-    """
+    """Yield the proofs in one number type; the reference trains on `shards`, the strategy on `parts`."""
     training = prover.training
     with entered_autocasts() as autocasts:
         lockstep = _lockstep(prover, numbers, shards)
@@ -185,7 +181,7 @@ def _compared(
 
 
 def _alike(comparer: Comparer, compared: ComparedQuantity, model: torch.nn.Module) -> Proof:
-    """Return the proof that all ranks' models are bitwise equal."""
+    """Compare all ranks' models bit by bit, and return the result as a proof."""
     equal = all_equal(checksum(model), comparer.prover.control, comparer.prover.processes)
     return comparer.proof(compared, 0.0 if equal else math.inf, 0.0)
 
@@ -199,7 +195,9 @@ def _same_samples(
     *,
     late: str,
 ) -> Proof:
-    """Return the proof that this rank's parameters after the steps equal those of the lockstep replicas."""
+    """Compare this rank's parameters after the steps with those of the lockstep replicas; return the result as a
+    proof.
+    """
     prover, numbers = comparer.prover, comparer.numbers
 
     def held(expected: Tensors) -> Proof:
@@ -227,9 +225,7 @@ def _same_samples(
 
 
 def _explained(prover: ComparingRank, proof: Proof, fault: str) -> Proof:
-    """Return the proof to be recorded: a failed one gets the note `fault`, and the model is blamed, if `fault` is not
-    empty.
-    """
+    """Return `proof`; a failed one gets the note `fault`, a fault of the class, unless this is empty."""
     if proof.passed or not fault:
         return proof
     prover.blame(fault)
@@ -252,8 +248,9 @@ _UNSEEDED_AFTER_BACKWARD = f"the step makes other updates on each rank from the 
 
 
 def _unless_by_rank(comparer: Comparer, proof: Proof, lockstep: Lockstep) -> Proof:
-    """Withdraw a passed proof if ranks hold only parts of the parameters and their locksteps end with different
-    values.
+    """Return `proof`; a passed one is withdrawn if the lockstep replicas of different ranks end differently.
+
+    This applies to strategies whose ranks hold only parts of the parameters.
     """
     if not proof.passed or proof.note or comparer.training.strategy.replicas_equal:
         return proof
@@ -262,7 +259,7 @@ def _unless_by_rank(comparer: Comparer, proof: Proof, lockstep: Lockstep) -> Pro
 
 
 def _differing(prover: ComparingRank, lockstep: Lockstep | None) -> str:
-    """Return a sentence if ranks' locksteps on the same samples end with different parameters; otherwise `""`.
+    """Return a sentence if the lockstep replicas of different ranks end with different parameters; otherwise `""`.
 
     All ranks must call this function together.
     """
@@ -275,8 +272,7 @@ def _differing(prover: ComparingRank, lockstep: Lockstep | None) -> str:
 def _of_counts(
     prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any], lockstep: Lockstep, before: Tensors
 ) -> str:
-    """Return why ranks would make different numbers of backward passes or updates, and so deadlock; `""` if numbers
-    match.
+    """Return why ranks would make unequal numbers of backward passes or updates, and deadlock; `""` if they don't.
 
     All ranks must call this function together.
     """
@@ -322,8 +318,9 @@ _NOT_AVERAGED = (
 
 
 def _repeated(called: Mapping[torch.nn.Module, int], backwards: Sequence[None]) -> str:
-    """Return a sentence if steps make more backward than forward passes under DDP, which averages only some; else
-    `""`.
+    """Return a sentence if steps make more backward than forward passes under DDP; otherwise `""`.
+
+    DDP then averages the gradients of only some backward passes.
     """
     forwards = sum(called.values())
     if len(backwards) <= forwards or not any(isinstance(each, DistributedDataParallel) for each in called):
@@ -469,9 +466,7 @@ def _why_not(
     shards: Sequence[Any],
     expected: Tensors | None,
 ) -> str:
-    """Return why a one-process strategy's results on shards cannot be compared with the whole batch; `""` if they
-    can.
-    """
+    """Return why a one-process strategy cannot be compared with training on the whole batch; `""` if it can."""
     training = prover.training
     if expected is None or not training.strategy.one_process or training.case.world_size == 1:
         return ""
@@ -608,9 +603,7 @@ class Lockstep:
 
     @property
     def parameters(self) -> Tensors:
-        """Return the first replica's parameters, including any that its steps froze; all replicas should have the
-        same.
-        """
+        """Return the first replica's parameters, including those that its steps froze; all replicas should be equal."""
         return self._parameters_of(self._models[0])
 
     @property

@@ -64,8 +64,8 @@ MOST_GROWN = 100.0
 MOST_SENDING = 200
 """Number of steps with zero gradients within which unsent gradients must be sent."""
 SENT_ENOUGH = 0.1
-"""If at most this fraction of the other parts is left after all steps, a part of which nothing was sent counts as never
-sent, rather than as late.
+"""Fraction that decides whether matrices or vectors are never sent, or just late, if nothing of them was sent. They
+count as never sent if at most this fraction of the other kind is left after all steps.
 """
 MOST_STEPS_APART = 100
 
@@ -236,8 +236,9 @@ def _step(
     shards: Sequence[Any],
     each_step: EachStep | None,
 ) -> None:
-    """Make the replica's step on a batch without its update; `each_step` compares the gradients with those of
-    `shards`.
+    """Make the replica's step on a batch, without its update.
+
+    `each_step` compares the gradients with those of `shards`.
     """
     if each_step:
         each_step.expect(shards)
@@ -309,7 +310,7 @@ class _SameShards:
         """True if the strategy computes the whole batch's gradient at once, and that differs from the shards' mean."""
 
     def proof(self, own: Tensors) -> Proof:
-        """Return the proof that `own`, this rank's gradients, equals the average."""
+        """Compare `own`, this rank's gradients, with the average, and return the result."""
         comparer, training = self._comparer, self._comparer.training
         strategy, several = training.strategy, training.case.world_size > 1
         if comparer.model.draws and several and _draws_elsewhere(comparer):
@@ -332,8 +333,9 @@ class _SameShards:
         return proof
 
     def _is_of_whole_batch(self, own: Tensors) -> bool:
-        """Return whether `own` equals one process's gradient over the whole batch. All ranks must call this method
-        together.
+        """Return whether `own` equals one process's gradient over the whole batch.
+
+        All ranks must call this method together.
         """
         comparer = self._comparer
         batch, left_out = _joined(comparer, self._reference)
@@ -352,7 +354,7 @@ class _SameShards:
 def _over_whole_batch(
     comparer: Comparer, reference: torch.nn.Module, own: Tensors, shards: _SameShards
 ) -> Proof:
-    """Return the proof that `own`, this rank's gradients, equals one process's gradient over the whole batch."""
+    """Compare `own`, this rank's gradients, with one process's gradient over the whole batch, and return the result."""
     batch, note = _joined(comparer, reference)
     whole: Tensors | None = None
     if not note:
@@ -410,7 +412,10 @@ _NOT_LINEAR = (
 
 
 def _is_mean(comparer: Comparer, batch: Any) -> bool:
-    """Return whether the mean of the shards' losses equals the whole batch's loss. All ranks must call it together."""
+    """Return whether the mean of the shards' losses equals the whole batch's loss.
+
+    All ranks must call this function together.
+    """
     losses = [comparer.one.loss(comparer.one.fresh(), number) for number in range(len(comparer.shards))]
     gap = abs(sum(losses) / len(losses) - comparer.one.loss_of(comparer.one.fresh(), batch))
     allowed = comparer.tolerances.gradient * max(map(abs, losses), default=0.0)
@@ -640,7 +645,7 @@ class _Kept:
         return self.comparer.prover.average(kept_of(self.replica, self.whole))
 
     def shares(self, kept: Tensors, whole: Tensors) -> dict[str, float]:
-        """Return the norm of `kept` divided by the norm of `whole`, for vectors and for matrices; the same on all
+        """Return the fraction of `whole` that is in `kept`, by norm, for vectors and for matrices; the same on all
         ranks.
         """
         shares = [_share(kept, whole, names) for names in self.parts.values()]
@@ -669,7 +674,7 @@ class _Kept:
 
 
 def _share_kept(kept: _Kept, step: Callable[[], Tensors], sent: Tensors | None) -> Proof:
-    """Return the proof that part of the gradients was sent and the rest will be, for matrices and vectors separately.
+    """Check that part of the gradients was sent and the rest will be, separately for matrices and vectors.
 
     What was sent and what was not always add up to the true gradients, so the sum alone proves nothing. `sent` is what
     `COMPRESSED_STEPS` further steps with zero gradients sent; None if such steps are impossible.
@@ -721,8 +726,8 @@ def _fault_of_sending(
 ) -> tuple[str, bool]:
     """Return why unsent gradients may never be sent (`""` if they will be), and whether the strategy is at fault.
 
-    `unsent` has the kinds of parameters of which `made` steps sent nothing. If `late`, most of the other kinds was
-    sent. `held` has the kinds of which too large a fraction is left, with that fraction.
+    `unsent` lists "vectors" or "matrices" if `made` steps sent nothing of them. If `late`, most of the other kind was
+    sent. `held` has the kinds of which too much is left, with the fraction that is left.
     """
     if unsent and late:
         return _NEVER_SENT.format(what=kept.named(unsent), made=made), True

@@ -140,7 +140,7 @@ class Prover:
     def _shares(self, batch: tuple[Any, Any]) -> list[Any]:
         """Return the different batches that ranks get in a step, in order.
 
-        If a single rank takes all samples, this is its own batch.
+        If a single rank takes all samples, the list has only that rank's batch.
         """
         takers = _takers(self.training) if self.processes > 1 else [0]
         if len(takers) == 1:
@@ -150,9 +150,7 @@ class Prover:
         return [map_tensors(lambda value: value.to(device), gathered[rank]) for rank in takers]
 
     def _no_float64(self, shard: Any) -> str:
-        """Return why a user's own workload cannot compute in float64; `""` if it can, or if the workload is a shipped
-        one.
-        """
+        """Return why a user's own workload cannot compute in float64; `""` if it can, and for shipped workloads."""
         if not is_import_path(self.training.case.workload):
             return ""
         problem = ""
@@ -171,9 +169,7 @@ class Prover:
         return f"the workload computes in {own} only, so float64 is not compared ({problem})"
 
     def _own_autocast(self, shard: Any) -> str:
-        """Return the coarsest autocast type (bf16 before fp16) that a user's own loss enters on any rank; `""` if there
-        is none.
-        """
+        """Return the coarsest autocast type that a user's own loss enters on any rank: bf16, fp16 or `""`."""
         if not is_import_path(self.training.case.workload) or self.training.precision.name != "full":
             return ""
         dtype = None if self.training.dtype is None else torch.float32

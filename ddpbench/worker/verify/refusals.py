@@ -192,9 +192,7 @@ def _more(names: Sequence[str]) -> list[str]:
 
 
 def _of_shards(training: Training, meaning: str, error: BaseException) -> str:
-    """Return why FSDP cannot train a model whose parameters are sharded, and which strategy or setting may work
-    instead.
-    """
+    """Return why FSDP cannot train a model in these shards, and which strategy or setting may work instead."""
     if "DTensor" in text_of(error) and _by_step(error):
         return (
             "fsdp cannot train this model: its step computes with parameters outside a forward, together with tensors "
@@ -219,9 +217,7 @@ def _twice(training: Training) -> str:
 
 
 def _setting(training: Training, key: str) -> str | None:
-    """Return a DDP option's name in experiment files if it is off; `""` if it is on, None if the strategy has no such
-    option.
-    """
+    """Return the name of a DDP option that is off; `""` if it is on, None if the strategy does not have it."""
     if key not in type(training.options).model_fields:
         return None
     return "" if getattr(training.options, key) else _option(training, key)

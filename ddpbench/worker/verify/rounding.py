@@ -60,7 +60,7 @@ class Deviation:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """The rounding by a communication hook of the gradients that it sends."""
+    """Describes how a communication hook rounds the gradients that it sends."""
 
     ranks: int
     roundoff: float

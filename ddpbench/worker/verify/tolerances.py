@@ -113,7 +113,8 @@ class Tolerances:
         self._small = max(self._small, AUTOCAST_SMALL_GRADIENT)
 
     def change_after(self, change: float) -> float:
-        """Return the allowed relative error of the change that updates make from gradients with `widen`'s rounding.
+        """Return the allowed relative error of the change that updates make, if gradients are rounded as set by
+        `widen`.
 
         The result is at least `change`; infinite if a comparison would prove nothing.
         """

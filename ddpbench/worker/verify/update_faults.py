@@ -127,10 +127,9 @@ class UpdateFaults:
         return several and is_import_path(training.case.workload)
 
     def _apart(self, one: Tensors, other: Tensors, before: Tensors) -> float:
-        """Return the distance between the parameters `one` and `other`, divided by the distance between `one` and
-        `before`.
+        """Return the norm of `one` - `other` divided by the norm of `one` - `before`, the largest of all ranks' values.
 
-        The result is the largest of all ranks' values; infinite if `one` equals `before` but not `other`.
+        The result is infinite if `one` equals `before` but not `other`.
         """
         gap, whole = (float(norm([one[name] - each[name] for name in each])) for each in (other, before))
         return self._prover.agreed(gap / whole if whole else math.inf) if gap else self._prover.agreed(0.0)
@@ -196,17 +195,15 @@ class UpdateFaults:
 
     @property
     def divided(self) -> bool:
-        """Return whether each rank updates a part of the parameters, so that an update must not depend on all of
-        them.
+        """Return whether ranks update parts of the parameters, so that an update over all parameters together is
+        wrong.
         """
         training = self._one.training
         parts = training.case.strategy in SHIPPED and not training.strategy.whole_state and self.in_parts()
         return training.strategy.sends_parameters or parts
 
     def computed_together(self) -> str:
-        """Return the name of an optimizer class that updates some parameters depending on others; `""` if there is
-        none.
-        """
+        """Return the class name of an optimizer that updates some parameters depending on others, or `""`."""
         # A class that makes its steps itself has no loss from which to compute a gradient.
         owns_step = self._one.training.workload.owns_step
         gradient = None if owns_step else self._one.average(self._one.fresh())

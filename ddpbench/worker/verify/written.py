@@ -40,8 +40,6 @@ def writes_sentence(names: Sequence[str]) -> str:
 
 
 def late_sentence(names: Sequence[str]) -> str:
-    """Return a sentence that these parameters became trainable only after the model was wrapped; `""` if `names` is
-    empty.
-    """
+    """Return a sentence that these parameters became trainable after the model was wrapped; `""` for no names."""
     what = f"{in_words(names)} begin to train after the model was wrapped"
     return f"{what}, and only gradients of those that trained then are averaged" if names else ""
