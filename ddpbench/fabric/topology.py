@@ -208,7 +208,7 @@ class _Drawing:
             name=f"eth{network}",
             address=_address(network, space),
             routes=tuple(routes),
-            # netem drops a segment sent at once as if it were one frame.
+            # netem drops a segment as a whole, as if it were one frame.
             segments=1 if links.loss else segments(narrowest),
         )
 

@@ -76,7 +76,7 @@ def _holder(name: str, found: _Socket, process: tuple[int, int] | None) -> NameH
         return NameHolder(user=found.user, process=peer.process if peer.user == found.user else None)
     if (
         process is None or peer.user is not None or not peer.listens
-    ):  # a name with a line break lists sockets that don't exist
+    ):  # a name with a line break can make the file list sockets that don't exist
         return peer
     return NameHolder(user=process[1], process=process[0])
 

@@ -109,7 +109,7 @@ def _hung(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
     if not seen.hang:
         return None
     rank, error = seen.hung_rank or 0, seen.hang
-    if seen.hang_advice:  # steps don't show which rank has no data: the others stop after as many
+    if seen.hang_advice:  # steps don't show which rank lacks data: all stop at the same one
         for each in sorted(seen.ended_by_us):
             place = waiting_for_data(records.directory, each)
             if place is not None:

@@ -144,7 +144,7 @@ def command_of(launcher: str, ranks: int, worker: Sequence[str]) -> list[str]:
         return [python, "-P", "-m", "ddpbench.worker.ray", str(ranks), *worker]
     if launcher == "torchrun":
         run = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "--max-restarts=0"]
-        run.append("--local-addr=127.0.0.1")  # else ranks use this host's name, which may be anywhere
+        run.append("--local-addr=127.0.0.1")  # otherwise ranks use this host's name, which may lead elsewhere
         return [python, "-P", "-m", *run, "-m", "ddpbench.worker", *worker]
     rank = shlex.join([python, "-P", "-m", "ddpbench.worker", *worker])
     line = ["bash", "-c", f"{_PLACES[launcher]} exec {rank}"]

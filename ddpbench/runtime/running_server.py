@@ -198,7 +198,7 @@ class RunningServer:
     @property
     def is_stopped(self) -> bool:
         """Return whether the server is stopped by a signal, so that it starts no ranks and reports no ends."""
-        return is_stopped(self.pid)  # the guard's before it has forked the server
+        return is_stopped(self.pid)  # the guard's id until it has forked the server
 
     def give_up_stopped(self) -> NoReturn:
         """End a stopped server and its ranks.

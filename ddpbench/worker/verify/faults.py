@@ -113,8 +113,8 @@ class Faults:
         outside = OutsideState(owner_of(self._one.training, first))
         gradients = [self._one.seeded_gradient(model) for model in (first, second)]
         changed = outside.changed()
-        # State may follow the samples, as in quantization's observers: repeating the same samples leaves it
-        # unchanged.
+        # State may depend on the samples, as in quantization's observers, so that repeating the same samples
+        # would not change it.
         for number in range(1, len(self._one.shards)):
             self._one.gradient(first, number)
         gradients.append(self._one.seeded_gradient(first))

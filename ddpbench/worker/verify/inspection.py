@@ -78,7 +78,7 @@ def inspect_workload(case: Case, largest: Case | None = None) -> dict[str, Any]:
 
 def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
     began = time.perf_counter()
-    device = device_of(case)  # first: a user's module may look for a GPU when it is imported
+    device = device_of(case)  # before the import, which may look for a GPU
     undone: list[str] = []
     try:
         with settings_kept(case, undone.append):
@@ -101,8 +101,8 @@ def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
         batch = next(batches)
     if largest is not None and training.is_stream:
         _refuse(too_short(largest))
-    # Only the loss finds a group: datasets are divided among ranks that are not here, and models come
-    # unwrapped.
+    # Only the steps get a process group. With one, datasets would be divided among ranks that don't exist,
+    # and models might be wrapped.
     with formed_when_asked(device) as asked, noticing_exchanges() as seen:
         found = _inspect_steps(training, model, batch, batches, made_s)
         if asked.found and not seen.largest:
@@ -574,7 +574,7 @@ def _import_sentence(error: ImportError) -> str:
         return f"{error} ({os.path.relpath(cause.filename)}:{cause.lineno})"
     if cause is None:
         return str(error)
-    part = "" if isinstance(cause, SystemExit) else environments_part(cause)  # else in the sentence already
+    part = "" if isinstance(cause, SystemExit) else environments_part(cause)  # otherwise in `error` already
     return f"{error}{part}{users_line(cause)}"
 
 

@@ -202,7 +202,7 @@ def _same_samples(
 
     def held(expected: Tensors) -> Proof:
         proofs = []
-        # Separately, since of two networks one may be wrong, and the other so large that it hides this.
+        # Separately for each optimizer, because a large network would hide an error in a small one.
         for names, stepped in zip(lockstep.updated_together, lockstep.stepped, strict=True):
             first, own, wanted = (
                 {name: one[name] for name in names & one.keys()} for one in (before, after, expected)

@@ -693,7 +693,7 @@ def _share_kept(kept: _Kept, step: Callable[[], Tensors], sent: Tensors | None) 
     unsent, made = list(kept.parts), COMPRESSED_STEPS
     while True:
         left = kept.left()
-        still = kept.unsent(sent)  # a sign that changes with each step takes back what it sent
+        still = kept.unsent(sent)  # a hook with alternating signs takes back what it sent
         unsent = [what for what in unsent if what in still]
         remains = kept.shares(left, kept.mean)
         held = {

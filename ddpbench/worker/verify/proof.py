@@ -177,7 +177,7 @@ class Prover:
         with entered_autocasts() as seen:
             self.training.workload.loss(self.training.fresh_model(dtype, FULL)(inputs), targets)
         self.on_step()
-        names = ("", "fp16", "bf16")  # by how much they round
+        names = ("", "fp16", "bf16")  # the coarsest last
         return names[round(self.agreed(float(names.index(widest(seen)))))]
 
     def _exchanges(self, shard: Any) -> bool:

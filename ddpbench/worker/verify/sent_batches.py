@@ -72,7 +72,7 @@ class _Exchange:
         self._secret = os.environ.get(SECRET_VARIABLE, "").encode()
         own = secrets.token_bytes(_RANDOM_BYTES) if self._secret else b""
         drawn = [each.numpy().tobytes() for each in gather_bytes(own, _RANDOM_BYTES, group)]
-        drawn[self.rank] = own  # not what came back, which others may have chosen
+        drawn[self.rank] = own  # what came back may have been changed by others
         if not all(drawn):
             raise CannotTrainError(_NO_SECRET)
         for rank, each in enumerate(drawn):
