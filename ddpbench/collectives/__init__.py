@@ -1,4 +1,4 @@
-"""All-reduce algorithms over point-to-point messages, one file each. They define what is sent, not when.
+"""All-reduce algorithms over point-to-point messages, one file each. An algorithm defines what is sent, not when.
 
     collective = load_collective("ring")(Transport(), ranks_per_node=1)
     collective.all_reduce(tensor)                     # sums in place; the same bits on every rank

@@ -19,8 +19,9 @@ PIECES = 4
 """Minimum number of pieces of a part, unless pieces would be smaller than `LEAST_BYTES`."""
 LEAST_BYTES = 16 << 10
 AHEAD = 2
-"""Number of pieces that a rank is ready to receive, so that a piece has its memory before it is sent. With 3 or 4,
-links carry 2 % more, but loopback carries 5 % less, because a received piece has left the cache before it is added.
+"""Number of receive operations that a rank keeps open, so that every piece has memory waiting when it is sent. With 3
+or 4, links carry 2 % more, but loopback carries 5 % less, because a received piece has left the cache before it is
+added.
 """
 
 

@@ -51,11 +51,12 @@ def stay_readable() -> None:
 
 
 def enter(net_ns: str, user_ns: str = "") -> None:
-    """Move this process into a node of a fabric. Call this right after a fork, while the process has one thread.
+    """Move this process into a node of a fabric (an emulated network). Call this right after a fork, before starting
+    threads.
 
     `net_ns` and `user_ns` are the attributes of `RankPlace`. A fabric made without privilege has a user namespace,
-    which is entered first. This may clear PR_SET_PDEATHSIG and PR_SET_DUMPABLE, so both are set again. A rank that was
-    to die with its parent then still does, and debuggers and /proc still have access to the rank.
+    which is entered first. Entering may clear PR_SET_PDEATHSIG and PR_SET_DUMPABLE, so both are set again. A rank that
+    was to die with its parent then still does, and debuggers and /proc still have access to the rank.
 
     Raises:
         OSError: the fabric is gone, or this process has several threads or another user's rights.

@@ -16,7 +16,7 @@ TOLERANCE = 0.05
 """A link whose rate is wrong by more than this fraction fails the proof."""
 TRIES = (1, 4, 8, 8, 8, 8)
 """Number of windows in each try, of which one must show the requested rates. A try may fail because of other work on
-the cores, which may also come from another virtual machine and end within seconds.
+the cores. If this work is another virtual machine's, it may end within seconds.
 """
 MOST_S = 30.0
 """Time after which no further try begins (s)."""
@@ -57,7 +57,7 @@ class LinkProof:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FabricProof:
-    """The measured rates of all links, phase by phase. It exists only if all rates were acceptable."""
+    """The measured rates of all links, phase by phase, if all rates are acceptable."""
 
     links: tuple[LinkProof, ...]
     dropped: int

@@ -39,10 +39,10 @@ def deal(
 ) -> list[Stand]:
     """Return the cores of each of `ranks` ranks on one machine: `threads` cores per rank, if there are enough.
 
-    If there are too few cores, several ranks get the same ones. The `loader_workers` loader workers per rank use the
-    cores that are left. They get one core each if enough are left, share all remaining cores if there are too few, and
-    use the rank's own cores if none are left. If `nearby` is given, it has the cores close to each rank's GPU, which
-    the rank and its loader workers use. If not `pinned`, all ranks and loader workers may use all cores.
+    If there are too few cores, several ranks get the same ones. The `loader_workers` loader workers of each rank use
+    the cores that are left: one core each if enough are left, or all remaining cores together. If no cores are left,
+    they use the rank's own. If `nearby` is given, it has the cores close to each rank's GPU, which the rank and its
+    loader workers use. If not `pinned`, all ranks and loader workers may use all cores.
     """
     if not pinned:
         return [Stand(cores=tuple(cores))] * ranks

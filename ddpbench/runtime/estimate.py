@@ -222,7 +222,7 @@ def gradient_width(case: Case) -> int:
 
 
 def _step_s(case: Case, replay: Replay) -> float:
-    """Return the time of a replay's step on the machine's clock, including time dilation (s)."""
+    """Return the real time of a replay's step (s), which time dilation lengthens."""
     profile = replay.profile
     sent_s = _transfer_s(case, replay)
     hidden_s = min(case.dilation * profile.backward_s.mean, sent_s) if case.schedule == "overlapped" else 0.0
@@ -230,13 +230,16 @@ def _step_s(case: Case, replay: Replay) -> float:
 
 
 def _computation_s(case: Case, replay: Replay) -> float:
-    """Return the time of a replay's step without transfers, including time dilation (s)."""
+    """Return the real time of a replay's step without transfers (s), which time dilation lengthens."""
     profile = replay.profile
     return case.dilation * (profile.forward_s.mean + profile.backward_s.mean + profile.optimizer_s.mean)
 
 
 def _transfer_s(case: Case, replay: Replay) -> float:
-    """Return the time to aggregate gradients once over emulated links, with time dilation (s); 0 without links."""
+    """Return the real time to aggregate gradients once over emulated links (s); 0 without such links.
+
+    Time dilation lengthens this time.
+    """
     # An asynchronous server's link carries as many bytes as a master's.
     algorithm = "master" if case.algorithm == "async_server" else case.algorithm
     if not case.fabric or case.world_size == 1 or algorithm not in TIMES:

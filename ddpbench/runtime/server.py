@@ -24,8 +24,8 @@ ASKED = "DDPBENCH_ASKED_NS"
 _spoiling: set[tuple[str, str]] = set()
 """Pairs of strategy and workload (empty for users' own) whose imports make a server unable to fork.
 
-This depends on the installed packages. Once such a pair is known, its ranks import their modules themselves. Proofs run
-first and find the pairs, so that all rounds start in the same way.
+The pairs depend on the installed packages. Ranks of a known pair import their modules themselves. Proofs run first and
+find the pairs, so that all rounds start in the same way.
 """
 
 

@@ -2,10 +2,10 @@
 
 The turnstile is a Unix socket, which every process of this host can reach from any network namespace. A side takes the
 turn before a launch and gives it back at the launch's end. In between, rank 0 offers the turn before each block of
-steps. If the other side is waiting for the turn, it computes one block and then offers the turn in the same way. The
-sides meet before the first timed block, so the side that has warmed up first waits for the other. Only launches with
-the same number in a round (`place`) meet. If one of them fails early, its side waits in its next launch. So blocks of
-both sides follow each other within a fraction of a second, and a disturbance of the machine affects both.
+steps. If the other side is waiting for the turn, that side computes one block and then offers the turn in the same way.
+The sides meet before the first timed block, so the side that has warmed up first waits for the other. Only launches
+with the same number in a round (`place`) meet. If one of them fails early, the other continues alone. So blocks of both
+sides follow each other within a fraction of a second, and a disturbance of the machine affects both.
 
 A request is a line with a verb and the side: `offer`, `meet`, `give`, or `take` with the launch's place. The turnstile
 answers with one byte when the side has the turn.
@@ -248,7 +248,7 @@ class Turn:
         return self._ask("offer", waiting)
 
     def meet(self, waiting: Callable[[], None] = lambda: None) -> int:
-        """Like `offer`, but also wait until the other side's launch at this place calls `meet`, or cannot any more."""
+        """Like `offer`, but also wait until the other side's launch at the same place calls `meet` or has ended."""
         return self._ask("meet", waiting)
 
     def give(self) -> None:

@@ -108,7 +108,7 @@ class PlainWorkload(Workload[BaseModel]):
         self._made: tuple[BaseModel, Any] | None = None
 
     def instance(self, options: BaseModel) -> Any:
-        """Return the user's object for these options, which is made once so that its methods share attributes."""
+        """Return the user's object for these options. The object is made once, so that its methods share attributes."""
         if self._made is None or self._made[0] != options:
             self._made = (options, self._own(**dict(options)))
         return self._made[1]

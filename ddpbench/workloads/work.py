@@ -63,7 +63,7 @@ grow with the option.
 
 
 def work_of(case: Case) -> Work | None:
-    """Return the work of a case's workload; None for a replay and for a user's workload, whose work is not known."""
+    """Return the work of a case's workload; None for a replay and for a user's own workload."""
     work = WORK.get(case.workload)
     if work is None or case.workload not in _LENGTHS:
         return work

@@ -28,7 +28,7 @@ from ddpbench.workloads import is_import_path
 
 UNCHANGED = "no update changed a parameter: is the learning rate 0?"
 ROUNDING = TOLERANCES[torch.float32]
-"""Largest relative difference between updates that rounding alone causes, unless Adam amplifies it."""
+"""Largest relative difference between updates that rounding alone causes, unless Adam amplifies the rounding."""
 _NOT_FINITE = (
     "parameters are not finite after these updates in one process either: is the learning rate too large?"
 )

@@ -38,7 +38,7 @@ class EachStep:
     """
 
     def __init__(self, comparer: Comparer, replica: Replica, model: torch.nn.Module) -> None:
-        """Take `model`, a model in the replica's initial state, whose copy computes the expected gradients."""
+        """Take `model`, in the replica's initial state; a copy of the model computes the expected gradients."""
         self._comparer, self._replica = comparer, replica
         strategy, prover = comparer.training.strategy, comparer.prover
         apart = len(comparer.shards) == prover.processes and not (

@@ -21,7 +21,7 @@ UNSEEDED = (
     "draws from a source that no seed of torch, random or NumPy reaches, such as random.Random() or "
     "numpy.random.default_rng()"
 )
-"""End of a sentence on why a model's results are not repeatable."""
+"""Phrase, to follow "it", on why a model's results are not repeatable."""
 NOT_REPEATED = f"{UNSEEDED}, keeps state outside of the model, or some operation of it is not deterministic"
 """Like `UNSEEDED`, if the cause is unknown."""
 _BY_RANK = (
@@ -44,7 +44,7 @@ _EXCHANGED = (
 
 
 def by_rank(what: str) -> str:
-    """Return the end of a sentence that a class's results (`what`) differ by rank, with the likely cause."""
+    """Return a phrase, to follow the class or its part, that results (`what`) differ by rank, with the likely cause."""
     return _BY_RANK_LATER.format(what=what)
 
 

@@ -228,10 +228,10 @@ def _ended_after(limit_s: float) -> Iterator[None]:
 
 
 def too_short(case: Case, within_s: float = STREAMS_S) -> str:
-    """Return a sentence if some rank's part of a stream has no batch; otherwise, or if this cannot be found out, `""`.
+    """Return a sentence if some rank's part of a stream has no batch; otherwise `""`.
 
-    It cannot be found out if the dataset needs torch.distributed, or if `within_s` seconds have passed. Parts of the
-    last ranks are tried first, because they are the shortest.
+    The result is also `""` if the dataset needs torch.distributed, or if the search takes longer than `within_s`
+    seconds. Parts of the last ranks are tried first, because they are the shortest.
     """
     place = JobPlace(rank=0, processes=case.world_size, local_rank=0, attempt=0, cores=(), loader_cores=())
     if case.world_size == 1 or traits_of(case).one_process:
@@ -457,7 +457,7 @@ def _mixes_within_blocks(training: Training, model: torch.nn.Module) -> bool:
 
 
 def _wants_closure(optimizer: str) -> str:
-    """Return advice about an optimizer class that recomputes the loss itself; `""` if `optimizer` is empty."""
+    """Return advice for an optimizer class that recomputes the loss in its step; `""` if `optimizer` is empty."""
     if not optimizer:
         return ""
     return (
@@ -523,7 +523,7 @@ def _check_made(model: torch.nn.Module) -> None:
 def _never_set(model: torch.nn.Module) -> str:
     """Return a sentence on modules that the model's own `train()` puts into evaluation mode; `""` if there are none.
 
-    Training loops call `train()`, but strategies do not. This function calls it, and leaves the model in that state.
+    Training loops call `train()`, but strategies do not. This function calls `train()`, and does not undo that.
     """
     modules = list(model.modules())
     if not all(each.training for each in modules) or all(

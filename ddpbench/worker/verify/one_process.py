@@ -88,8 +88,8 @@ class OneProcess:
         """Return a copy of a model that trains exactly as the model does.
 
         If `copy.deepcopy` cannot make such a copy, a fresh model is loaded with the model's state. `deepcopy` loses
-        parameters' hooks, parts of TorchScript modules, and memory shared by parameters. It fails for computed weights,
-        as of `weight_norm`, and for objects such as a lock or an open file.
+        parameters' hooks, parts of TorchScript modules, and memory shared by parameters. `deepcopy` fails for computed
+        weights, as of `weight_norm`, and for objects such as a lock or an open file.
         """
         scripted = any(isinstance(each, torch.jit.ScriptModule) for each in model.modules())
         if not scripted and not hooked_parameters(model) and not share_memory(model):
@@ -158,8 +158,8 @@ class OneProcess:
     ) -> Tensors:
         """Return the mean of a model's gradients over `shards`, without the parameters that an update leaves out.
 
-        `without` has the parameters that this rank's update left out. They are left out here unless some shard gives
-        them a gradient. If `apart`, each rank computes its own shard's gradient only, and the mean is over ranks.
+        A parameter is left out if it is in `without`, the parameters that this rank's update left out, and no shard
+        gives it a gradient. If `apart`, each rank computes its own shard's gradient only, and the mean is over ranks.
         """
         apart = apart or self.prover.gathers
         own = (self.prover.rank,) if apart else range(len(shards))

@@ -67,7 +67,7 @@ def owner_of(training: Training, model: torch.nn.Module) -> object:
 
 
 def outside_words(names: Sequence[str]) -> str:
-    """Return the end of a sentence that a class keeps state outside its model, with advice on what to do."""
+    """Return a phrase, to follow "it", that a class keeps state outside its model, with advice on what to do."""
     which = f" ({in_words(names)})" if names else ""
     return (
         f"keeps state outside of the model{which}, so that a later call gives another value: keep it in the model or "

@@ -52,12 +52,12 @@ a network may be updated only in every fifth step.
 
 
 def prove_own_steps(prover: ComparingRank, batch: Any, shards: Sequence[Any]) -> Iterator[Proof]:
-    """Yield the proofs that this rank's parameters after some steps equal those of replicas in lockstep.
+    """Compare this rank's parameters after some steps with those of replicas in lockstep; yield the results as proofs.
 
     The reference has one replica per shard, all in this process. Each replica runs to the end of its next backward
-    pass, and then all replicas' gradients are averaged. This is what data parallelism means for any step, such as one
-    that clips, accumulates, or updates one of two networks. If the strategy trains on the whole batch in one process,
-    so does the reference.
+    pass, and then all replicas' gradients are averaged. This defines data parallelism for any step, for example one
+    that clips gradients, accumulates them, or updates one of two networks. If the strategy trains on the whole batch in
+    one process, so does the reference.
     """
     parts = shards
     if prover.training.strategy.one_process:
@@ -112,7 +112,6 @@ def _unrepeatable(
 
 
 def _how_bad(proof: Proof) -> tuple[bool, bool, float]:
-    """Return a sort key for proofs: failed proofs are largest, then proofs with a note, then larger errors."""
     return not proof.passed, bool(proof.note), proof.error
 
 
@@ -195,9 +194,7 @@ def _same_samples(
     *,
     late: str,
 ) -> Proof:
-    """Compare this rank's parameters after the steps with those of the lockstep replicas; return the result as a
-    proof.
-    """
+    """Compare this rank's parameters after the steps with those of the lockstep replicas; return a proof."""
     prover, numbers = comparer.prover, comparer.numbers
 
     def held(expected: Tensors) -> Proof:
@@ -360,8 +357,8 @@ def _values_of(model: torch.nn.Module, names: Collection[str]) -> Tensors:
 def _called(wrappers: Sequence[torch.nn.Module]) -> Iterator[dict[torch.nn.Module, int]]:
     """Yield a dictionary that counts each module's calls with gradients enabled.
 
-    On exit, a module called only without gradients counts as called once, if no backward pass reached its parameters.
-    The step then computes these parameters' gradients in a different way.
+    On exit, a module that was called only without gradients counts as called once if no backward pass has reached its
+    parameters. Its gradients were then computed in a different way, which is not a bypass of the wrapper.
     """
     seen = dict.fromkeys(wrappers, 0)
     without: set[torch.nn.Module] = set()
@@ -409,7 +406,7 @@ def _is_gone_around(
 def _each_alone(
     prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any], before: Tensors, after: Tensors
 ) -> bool:
-    """Return whether, on all ranks, every parameter has the value that training on one rank's samples alone gives."""
+    """Return whether, on all ranks, every parameter ends as training on a single rank's samples would make it."""
     if prover.processes < 2:
         return False
     ends = []

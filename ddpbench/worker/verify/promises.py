@@ -121,7 +121,7 @@ def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
 def _loss(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
     """Compare the first step's loss, averaged over ranks that know it, with one process's loss.
 
-    Losses are compared because measured times to a target loss depend on them. They are not compared under autocast,
+    Losses are compared because measured times to a target loss depend on them. Losses are not compared under autocast,
     which rounds them, nor if the model draws random numbers.
     """
     prover, strategy = comparer.prover, comparer.training.strategy
@@ -144,7 +144,7 @@ def _loss(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
 
 
 def _refuse_waiting(comparer: Comparer, model: torch.nn.Module) -> None:
-    """Refuse a model if its parameters in use differ between ranks and the strategy's ranks would wait for all of them.
+    """Refuse a model whose loss uses different parameters on different ranks, if ranks would then wait for one another.
 
     Raises:
         CannotTrainError: the strategy has no setting for such models; raised on all ranks.
@@ -260,9 +260,9 @@ def _stepped(
 
 
 def _trains_apart(proof: Proof, comparer: Comparer) -> bool:
-    """Return whether to compare again with models that each see only one rank's samples.
+    """Return whether to compare again, with one model per rank that sees only this rank's samples.
 
-    The model's state may depend on the samples that a model has seen.
+    This is needed because a model's state may depend on the samples that it has seen.
     """
     strategy, processes = comparer.training.strategy, comparer.prover.processes
     differs = not proof.passed or proof.error > ROUNDING
@@ -541,10 +541,10 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
 
 @contextmanager
 def _seeded_backward(comparer: Comparer, replica: Replica, step: int) -> Iterator[None]:
-    """Seed the random draws after a step's first gradient by rank and step, without changing the forward passes' draws.
+    """Seed the random draws after a step's first gradient by rank and step; draws of forward passes are unaffected.
 
-    All steps then have the same forward pass and true gradient, but a strategy that draws what to send has new draws in
-    every step.
+    All steps then have the same forward pass and true gradient. A strategy that draws at random what to send makes new
+    draws in every step.
     """
     model, kept, case = replica.job.model, _States(), comparer.training.case
     fresh = case.seed + 1 + comparer.prover.rank + (2 + step) * case.world_size
@@ -612,7 +612,9 @@ class _Kept:
     mean: Tensors
     """Mean over ranks of what they have not sent."""
     parts: dict[str, set[str]] = field(init=False)
-    """Parameter names under "vectors" and "matrices"; a kind of which all was sent is missing."""
+    """Names of the parameters under the keys "vectors" and "matrices", of which only those with unsent gradients
+    exist.
+    """
 
     def __post_init__(self) -> None:
         vectors = {name for name, value in self.whole.items() if value.dim() < 2}
@@ -641,7 +643,7 @@ class _Kept:
         return [what for what, is_idle in zip(self.parts, found, strict=True) if is_idle]
 
     def left(self) -> Tensors:
-        """Return what is still unsent now, as the mean over ranks."""
+        """Return the gradients that are still unsent, as the mean over ranks."""
         return self.comparer.prover.average(kept_of(self.replica, self.whole))
 
     def shares(self, kept: Tensors, whole: Tensors) -> dict[str, float]:
@@ -652,10 +654,11 @@ class _Kept:
         return dict(zip(self.parts, self.comparer.prover.all_agreed(shares), strict=True))
 
     def shares_of_ranks(self) -> dict[str, float]:
-        """Return the fraction of their own gradients that ranks have not sent, as root mean square over ranks.
+        """Return, for vectors and for matrices, the fraction of a rank's gradients that is unsent, as root mean square
+        over ranks.
 
-        There is one value for vectors and one for matrices. Means over ranks would not do, because ranks' gradients may
-        cancel. The mean of what is unsent may then exceed the mean gradient.
+        A mean over ranks would not do, because ranks' gradients may cancel. The mean of the unsent gradients may then
+        exceed the mean gradient.
         """
         gradients = self.comparer.one.gradient(self.reference, self.comparer.prover.rank)
         found: dict[str, float] = {}
@@ -744,9 +747,10 @@ def _fault_of_sending(
 def _sent_of_kept(
     comparer: Comparer, replica: CompensatedReplica, step: Callable[[], Tensors], count: int
 ) -> Tensors | None:
-    """Make `count` steps with zero gradients; return the sum of what they send, all of it left over from earlier steps.
+    """Make `count` steps with zero gradients, in which the strategy can send only what is left from earlier steps.
 
-    None if the strategy trains parameters other than the model's, whose gradients are then not zero.
+    Return the sum of what the strategy sent. None if the strategy trains parameters other than the model's, because
+    their gradients are not zero.
     """
     zeroed: list[None] = []
 

@@ -34,7 +34,7 @@ take most of a proof's time.
 
 
 class Prover:
-    """Makes one rank's part of the proof of a case."""
+    """Makes one rank's part of a case's proof, the comparison of a strategy with one process."""
 
     def __init__(self, training: Training, control: Control, on_step: Callable[[], None]) -> None:
         """Take `on_step`, which is called after every forward and backward pass to show that the rank is alive."""
@@ -58,11 +58,11 @@ class Prover:
         self.fault_of_model = fault
 
     def run(self) -> Iterator[Proof | Costs]:
-        """Yield the proofs one by one, float64 first, and then the costs; every rank yields the same.
+        """Yield the case's proofs one by one, float64 first, and then its costs; every rank yields the same.
 
-        float64 proves the algorithm, without autocast. The trained number types follow, under the case's autocast if
-        there is one. On GPUs, TF32 is off, because it would round a shard's gradient and the whole batch's by different
-        amounts, larger than the tolerance.
+        Comparisons in float64 prove the algorithm, without autocast. Comparisons in the trained number types follow,
+        under the case's autocast if there is one. On GPUs, TF32 is off. It would round a shard's gradient and the whole
+        batch's gradient by different amounts, larger than the tolerance.
         """
         if self.training.device.type == "cuda":  # this process times nothing
             torch.backends.cudnn.allow_tf32 = False
@@ -289,7 +289,7 @@ def _together(values: Tensors) -> Iterator[list[str]]:
 
 
 def _compares_later(training: Training) -> bool:
-    """Return whether the proof compares steps on further batches, whose samples are then needed."""
+    """Return whether the proof compares steps on further batches, so that their samples are needed."""
     return training.strategy.promise(training.options) == "gradients" and follows_updates(training)
 
 

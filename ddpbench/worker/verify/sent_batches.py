@@ -81,8 +81,9 @@ class _Exchange:
         self._drawn = b"".join(drawn)
 
     def gather(self, own: bytes, most: int) -> list[bytes]:
-        """Return every rank's bytes, at most `most` each, in the order of ranks. All ranks must call this method
-        together.
+        """Return every rank's bytes, at most `most` each, in the order of ranks.
+
+        All ranks must call this method together.
 
         Raises:
             ForeignMessageError: a message is too long, or does not come from a rank of this launch.

@@ -67,10 +67,10 @@ def relative_error(
     small: float = SMALL_GRADIENT,
     whole: torch.Tensor | None = None,
 ) -> float:
-    """Return the largest relative error of any parameter's tensor; infinite if shapes differ.
+    """Return the largest relative error of any tensor in `own`; infinite if shapes differ.
 
-    An error is divided by the norm of the parameter's `reference`, or by `small` times `whole` if that is larger.
-    `whole` is the norm of all parameters together (default: of `reference`).
+    An error is divided by the norm of the tensor in `reference`, or by `small` times `whole` if that is larger. `whole`
+    is the norm of all parameters together (default: of `reference`).
     """
     if [gradient.shape for gradient in own] != [gradient.shape for gradient in reference]:
         return float("inf")

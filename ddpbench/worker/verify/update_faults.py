@@ -195,7 +195,7 @@ class UpdateFaults:
 
     @property
     def divided(self) -> bool:
-        """Return whether ranks update parts of the parameters, so that an update over all parameters together is
+        """Return whether ranks update separate parts of the parameters. Updates that need all parameters are then
         wrong.
         """
         training = self._one.training
