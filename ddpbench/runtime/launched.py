@@ -73,7 +73,7 @@ _END_S = 10.0
 _PAGE = "ddpbench-page-"
 """Prefix of the name of a launch's temporary folder, with the heartbeat file, settings and the launcher's files."""
 _SHORT = 16
-"""Maximum length of the temporary folder's path under Ray, whose socket paths add 91 characters and may have 107."""
+"""Maximum length of a temporary folder's path under Ray. Ray's socket paths add 91 characters, and may have 107."""
 _STALE_S = 3600.0
 """Age from which an unlocked temporary folder is removed (s). A sweep may not yet have locked a younger folder."""
 

@@ -1,1 +1,1 @@
-"""Proofs: checks of a strategy against single-process training."""
+"""Proofs, which compare a strategy with training in a single process."""

@@ -52,7 +52,7 @@ GATHERS = (
 
 
 def not_compared(compared: ComparedQuantity, dtype: str, note: str) -> Proof:
-    """Return a passed proof of a comparison that was not made; `note` says why it would be meaningless."""
+    """Return a `Proof` that counts as passed although nothing was compared; `note` says why."""
     return Proof(compared=compared, dtype=dtype, error=0.0, tolerance=math.inf, passed=True, note=note)
 
 

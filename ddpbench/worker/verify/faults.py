@@ -81,8 +81,8 @@ class Faults:
     def of_writes(self) -> str:
         """Return a sentence if the model's forward pass overwrites parameters; otherwise `""`.
 
-        If nothing was seen before, a model is tried after a few updates. For example, a running average of parameters
-        changes only once the parameters have. All ranks must call this method together.
+        If the first examination found nothing, the model is examined again after a few updates. For example, a running
+        average of parameters changes only once the parameters have. All ranks must call this method together.
         """
         found = self._examination.writes
         if not found:
