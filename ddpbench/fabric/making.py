@@ -58,7 +58,7 @@ class _Tbf:
 
     @staticmethod
     def get_parameters(given: dict[str, Any]) -> dict[str, Any]:
-        """Return the message's options for `given`, which has `rate` (bytes/s), `burst` and `limit` (bytes)."""
+        """Return netlink's options for a bucket with the `rate` (bytes/s), `burst` and `limit` (bytes) in `given`."""
         rate, burst = int(given["rate"]), int(given["burst"])
         ethernet = 1  # TC_LINKLAYER_ETHERNET: else the kernel guesses it from a table of times
         parms = {

@@ -353,7 +353,10 @@ def _without_equal(topology: Topology) -> FlowPhase:
 
 
 def _at_the_fastest(topology: Topology) -> FlowPhase:
-    """Return traffic of a group's fastest node, if there is only one, with the group's other nodes and the store."""
+    """Return traffic of a group's fastest node with the other nodes and the server of input data.
+
+    Groups with several fastest nodes get no traffic.
+    """
     flows: list[TcpFlow] = []
     expected: dict[tuple[int, CableSide], float] = {}
     for network, cables in enumerate(topology.node_cables):

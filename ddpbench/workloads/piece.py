@@ -1,4 +1,4 @@
-"""A module for a part of a model that the model does not define as a module. Imports torch."""
+"""Make a module of some of a model's layers, for use as a pipeline stage. Imports torch."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ class Comparer:
         return replace(proof, note=fault)
 
     def _unless_by_chance(self, proof: Proof) -> Proof:
-        """Return `proof`; a passed one is withdrawn if a fault of the model may have let wrong results pass by chance.
+        """Return `proof`; a passed one counts as not compared if a fault of the model may have let wrong results pass.
 
         All ranks must call this method together.
         """

@@ -245,7 +245,7 @@ _UNSEEDED_AFTER_BACKWARD = f"the step makes other updates on each rank from the 
 
 
 def _unless_by_rank(comparer: Comparer, proof: Proof, lockstep: Lockstep) -> Proof:
-    """Return `proof`; a passed one is withdrawn if the lockstep replicas of different ranks end differently.
+    """Return `proof`; a passed one counts as not compared if lockstep replicas end differently on different ranks.
 
     This applies to strategies whose ranks hold only parts of the parameters.
     """

@@ -111,7 +111,7 @@ class Prover:
         return Drawn(batch, self._shards(batch))
 
     def _shards(self, batch: tuple[Any, Any]) -> list[Any]:
-        """Return the parts of a step's batch whose mean losses are computed separately, the same on every rank.
+        """Return the parts of a step's batch for which separate mean losses are computed; the same on every rank.
 
         Raises:
             ValueError: a part of the batch has no rank, or all ranks have the same samples; raised on all ranks.
