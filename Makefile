@@ -11,7 +11,7 @@ BENCH := tests/benchmarks
 # Files with tests marked so (tests/conftest.py holds marks to it): each process would import all others for nothing.
 LINKS_IN = $(shell grep -rl 'mark\.links' tests --include='*.py')
 ALONE_IN = $(shell grep -rl 'mark\.alone' tests --include='*.py')
-PICTURED = $(shell sed -n 's/^!\[.*](\(reports\/[^/]*\)\/.*png)$$/\1/p' README.md | sort -u)
+PICTURED = $(shell sed -n 's/^!\[.*](\(\.\.\/\)*\(reports\/[^/]*\)\/.*png)$$/\2/p' README.md docs/*.md | sort -u)
 SHARED = $(if $(SHARE),--share $(SHARE))
 BY_FILE := --dist loadfile --no-loadscope-reorder
 # Byte code of all that is installed takes pip most of its time: what is imported has it from its first import on.
@@ -78,7 +78,7 @@ docs: .venv/.dev  ## write the generated pages of docs/
 reports: .venv/.dev  ## write the pages of the kept runs, whose values have changed
 	@for run in reports/*/records.tar.xz; do $(BIN)/python -m ddpbench report "$${run%/*}" > /dev/null || exit 1; done
 
-pictures: .venv/.dev  ## make README's pictures again, from its run; needs chromium
+pictures: .venv/.dev  ## make the pictures of README and docs again, from their runs; needs chromium
 	@for run in $(PICTURED); do $(BIN)/python -m ddpbench report "$$run" > /dev/null || exit 1; done
 	$(BIN)/python -m tests.pictures
 

@@ -1,4 +1,4 @@
-"""README's pictures, made from the pages of their runs: `make pictures`. `test_kept_runs.py` compares them.
+"""Pictures of README and docs, made from the pages of their runs: `make pictures`. `test_kept_runs.py` compares them.
 
 A picture records its source in its own bytes: for a figure the page's SVG, for the picture of a page's top that part
 of the page.
@@ -14,17 +14,16 @@ from typing import Any
 
 from ddpbench.report.draw.png import digest_of, stamp_of, stamped
 from tests.browser.conftest import ARGUMENTS
+from tests.pages import PROSE, ROOT
 
-ROOT = Path(__file__).parents[1]
 TOP = "report.png"
 _WIDTH, _BELOW, _SCALE = 1224, 80, 1.2
 """Pixels: the page's width, the height kept below the heading after the findings, and the scale."""
 
 
 def pictures() -> list[Path]:
-    """Return the pictures of README."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return [ROOT / path for path in re.findall(r"!\[[^\]]*\]\(([^)]+\.png)\)", text)]
+    """Return the pictures of the README and docs/."""
+    return [ROOT / path for path in re.findall(r"!\[[^\]]*\]\(([^)]+\.png)\)", PROSE)]
 
 
 def page_of(picture: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Kept runs are of clean commits, and README's pictures show what their pages do."""
+"""Kept runs are of clean commits, and pictures in README and docs show what their pages do."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_kept_runs_are_of_clean_commits() -> None:
 
 
 @pytest.mark.parametrize("picture", pictures(), ids=lambda path: path.name)
-def test_a_picture_of_the_readme_shows_what_its_page_does(picture: Path) -> None:
+def test_a_picture_shows_what_its_page_does(picture: Path) -> None:
     assert outdated(picture) == ""
 
 
@@ -51,11 +51,10 @@ def test_there_are_a_page_and_a_figure_among_them() -> None:
 def copies(tmp_path: Path) -> dict[str, Path]:
     found = {}
     for path in pictures():
-        run = page_of(path).parent
-        copy = tmp_path / path.relative_to(run)
-        copy.parent.mkdir(exist_ok=True)
+        copy = tmp_path / path.relative_to(REPORTS)
+        copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(path.read_bytes())
-        (tmp_path / "report.html").write_bytes(page_of(path).read_bytes())
+        page_of(copy).write_bytes(page_of(path).read_bytes())
         found[path.name] = copy
     return found
 
@@ -71,7 +70,7 @@ def test_a_picture_with_another_number_of_findings_than_its_page_is_outdated(cop
 
 
 def test_a_figure_of_other_numbers_than_its_page_s_is_outdated(copies: dict[str, Path]) -> None:
-    (figure,) = (path for path in copies.values() if path.parent.name == "figures")
+    figure = copies["scaling.png"]
     assert outdated(figure) == ""
     figure.write_bytes(stamped(figure.read_bytes(), digest_of(b"<svg/>")))
     assert "shows another page than its run's" in outdated(figure)

@@ -83,12 +83,10 @@ def main():
 
 
 class Measured:
-    model = Recommender
-    dataset = Ratings
+    model, dataset = Recommender, Ratings
 
     def loss(self, model, batch):
-        predicted = model(batch["user"], batch["film"], batch["features"])
-        return nn.functional.mse_loss(predicted, batch["rating"])
+        return nn.functional.mse_loss(model(batch["user"], batch["film"], batch["features"]), batch["rating"])
 
     def optimizer(self, parameters):
         return torch.optim.Adam(parameters, lr=1e-3)

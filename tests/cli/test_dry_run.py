@@ -198,21 +198,15 @@ def test_every_experiment_fits_the_width_without_a_broken_word(
     assert not any("\x1b" in line or "\N{NO-BREAK SPACE}" in line for line in narrow)
 
 
-def first_table() -> list[str]:
-    """Return the experiments of the README's first table, of questions about a user's model."""
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    table = text.split("## Questions it answers")[1].split("\n\nAnd on a network")[0]
-    rows = [line for line in table.splitlines() if "ddpbench sweep" in line]
-    known = known_experiments()
-    named = [
-        name for row in rows for name in re.findall(r"`(?:ddpbench sweep )?(\w+)`", row) if name in known
-    ]
-    excepted = ("pipeline_or_data", "frameworks", "claim_")
-    return [name for name in named if not name.startswith(excepted)]
+def with_own_models() -> list[str]:
+    """Return the experiments that docs/own-loop.md names for `--workload`."""
+    text = (Path(__file__).parents[2] / "docs/own-loop.md").read_text(encoding="utf-8")
+    (sentence,) = re.findall(r"`--workload` works with the experiments ([^.]*)\.", text)
+    return re.findall(r"`(\w+)`", sentence)
 
 
-@pytest.mark.parametrize("name", first_table())
-def test_every_experiment_that_the_readme_says_so_of_runs_a_model_of_ones_own(
+@pytest.mark.parametrize("name", with_own_models())
+def test_every_experiment_that_the_page_names_runs_a_model_of_ones_own(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = "experiments/own_script/train_after.py:Measured"
@@ -230,8 +224,9 @@ def test_every_experiment_that_the_readme_says_so_of_runs_a_model_of_ones_own(
     )
 
 
-def test_the_readmes_first_table_is_found() -> None:
-    assert {"quick", "strategies", "precision", "family", "time_to_loss"} <= set(first_table())
+def test_the_experiments_of_the_page_are_found() -> None:
+    assert {"quick", "strategies", "precision", "family", "time_to_loss"} <= set(with_own_models())
+    assert set(with_own_models()) <= known_experiments().keys()
 
 
 def test_an_estimate_knows_how_large_a_shipped_model_is(
