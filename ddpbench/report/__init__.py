@@ -1,4 +1,4 @@
-"""Write a run's summary as one self-contained page and a folder of figures. This package draws and formats only.
+"""Write the HTML report of a run and the folder of its figures. This package draws and formats; it computes no results.
 
 `write_report` is the entry point. matplotlib is imported only when something is drawn.
 """
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 def write_report(
     summary: RunSummary, run: RunDir, painter: Painter | None = None, wanted: PictureFormats = ONLY_PNG
 ) -> Path:
-    """Write `report.html`, `figures/*.png` and the `wanted` files next to them; return the page's path.
+    """Write a run's `report.html` and figures, and return the path of the page.
 
-    With a `painter`, several processes draw. The page needs no network and no other file. Equal summaries give equal
-    bytes. Formats that an earlier report wrote are written again, so that none is older than the page.
+    The figures are written as `figures/*.png` and in the formats `wanted`. Formats that an earlier report wrote are
+    written again, so that no figure is older than the page. With a `painter`, several processes draw. The page loads
+    nothing from the network or from other files. Equal summaries give equal bytes.
 
     Raises:
         OutputError: the run directory cannot be written.
@@ -48,7 +49,7 @@ def write_report(
 
 
 def _with_earlier(wanted: PictureFormats, run: RunDir) -> PictureFormats:
-    """Return `wanted` together with the formats that an earlier report left in the run directory."""
+    """Return `wanted` plus the formats of the pictures that an earlier report left in the run directory."""
     figures, slides = (
         {path.suffix[1:] for path in _pictures(folder)} for folder in (run.figures, run.slides)
     )
@@ -56,7 +57,7 @@ def _with_earlier(wanted: PictureFormats, run: RunDir) -> PictureFormats:
 
 
 def _pictures(folder: Path) -> list[Path]:
-    """Return the files in a folder that are named like this package's pictures; empty if the folder does not exist."""
+    """Return the files in a folder that have names of this package's pictures; empty if the folder does not exist."""
     kinds = {"breakdown", "buckets", "communication", "evaluation", "heatmap", "heatmap-links", "inputs"}
     kinds |= {"laws", "layouts", "links", "links-settings", "network", "one-step", "precision", "scaling"}
     kinds |= {"checkpoints", "snapshots", "strategies", "time-to-loss", "waterfall"}

@@ -1,4 +1,4 @@
-"""Words that accompany the numbers of rows: their label, their setting, and what distinguishes them."""
+"""Words that describe rows of the table of cases: labels, settings, and what distinguishes the rows."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ddpbench.units import counted, format_two_digits
 
 
 def label_of(rows: Iterable[Row]) -> tuple[str, ...]:
-    """Return the label of a figure of these rows: words on what was emulated, the longest of any row's.
+    """Return the longest list of words on emulation that any of the rows has, as the label of a figure of all rows.
 
-    Empty if nothing was emulated.
+    Empty if no row was emulated.
     """
     return max((tuple(virtual_words(row.case)) for row in rows), key=_count, default=())
 
@@ -28,12 +28,12 @@ def _count(words: tuple[str, ...]) -> int:
 
 
 def fullest(rows: Sequence[Row]) -> Row:
-    """Return the row whose setting stands for the setting of all: the one with most words on emulation."""
+    """Return the row with the most words on emulation. Its setting is shown as the setting of all rows."""
     return max(rows, key=lambda row: len(virtual_words(row.case)))
 
 
 def setting_of(row: Row, *, but: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the words of a row's setting for captions: workload, scaling, batch, links and so on.
+    """Return the words that describe a row's setting in captions, for example its workload, scaling, batch and links.
 
     The fields in `but` are left out.
     """
@@ -52,7 +52,7 @@ def setting_of(row: Row, *, but: Collection[str] = ()) -> tuple[str, ...]:
 
 
 def alike_setting(rows: Iterable[Row], *, but: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the words of `setting_of` if they are the same for all rows; empty if they differ."""
+    """Return the words of `setting_of` if they are the same for all rows; empty if rows differ."""
     settings = {setting_of(row, but=but) for row in rows}
     return settings.pop() if len(settings) == 1 else ()
 
@@ -60,17 +60,17 @@ def alike_setting(rows: Iterable[Row], *, but: Collection[str] = ()) -> tuple[st
 def captioned(
     setting: Iterable[str], sentences: Iterable[str], *, name: str = "", end: str = "", joint: str = ", "
 ) -> Sentence:
-    """Return a caption: the name of what is shown, the words of its setting that the name lacks, and sentences.
+    """Return a caption that consists of `name`, the words of `setting` that `name` lacks, and `sentences`.
 
-    A page later leaves out the words of the setting that it states for all cases.
+    The page later removes the setting's words that it states once for all cases.
     """
     return Sentence(name, [word for word in setting if word not in name], end, " ".join(sentences), joint)
 
 
 def shared_setting(rows: Sequence[Row], *, but: Collection[str] = ()) -> list[str]:
-    """Return the words of the setting that all cases share, without the fields `but`.
+    """Return the setting's words that all rows share, without the fields in `but`.
 
-    Words on links count as shared if all cases that use links have them.
+    Words on links count as shared if all rows that use links have them.
     """
     if not rows:
         return []
@@ -85,7 +85,7 @@ def shared_setting(rows: Sequence[Row], *, but: Collection[str] = ()) -> list[st
 
 
 def shared_words(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the words that all cases of a run share. They are shown once, and left out of captions and findings.
+    """Return the words that describe all cases of a run. The page shows them once and leaves them out of captions.
 
     A bucket cap counts as shared if all cases with buckets have it.
     """
@@ -100,9 +100,9 @@ def shared_words(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def emulation_words(rows: Sequence[Row], cores: object) -> list[str]:
-    """Return phrases on what an emulation lacks: added latency, and a core for each rank.
+    """Return phrases on what the emulation leaves out: added latency, and a core for each rank.
 
-    `cores` are the host's, as recorded.
+    `cores` is the list of the host's cores from the machine record.
     """
     sentences = ["no latency added"] if without_latency({row.case.fabric for row in rows}) else []
     most = max((row.case.world_size for row in rows if row.case.compute != "real"), default=0)
@@ -112,17 +112,17 @@ def emulation_words(rows: Sequence[Row], cores: object) -> list[str]:
 
 
 def setting_but_links(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the words of a setting without links, for rows that differ in their links."""
+    """Return the words of the rows' setting without links, for rows that differ in their links."""
     return setting_of(fullest(rows), but=("fabric",))
 
 
 def label_but_links(row: Row) -> tuple[str, ...]:
-    """Return the label of a figure whose points have different links."""
+    """Return the label of a figure whose points have different links: "emulated links" and other words on emulation."""
     return ("emulated links", *virtual_words(row.case, but=("fabric",)))
 
 
 def settings_apart(rows: Sequence[Row]) -> dict[str, str]:
-    """Return, by case id, words for the links and options that distinguish these rows."""
+    """Return words for the links and workload options that distinguish these rows, by case id."""
     names = Namer(row.case for row in rows)
     linked = len({row.case.fabric for row in rows}) > 1
     return {
@@ -139,16 +139,17 @@ def settings_apart(rows: Sequence[Row]) -> dict[str, str]:
 def marks_of(
     rows: Sequence[Row], missing: Mapping[str, str], *, ground: Sequence[Row] | None = None
 ) -> list[str]:
-    """Return sentences that explain a figure's grey ground and hollow markers, if it has any, and name missing cases.
+    """Return sentences that explain grey ground and hollow markers, if the figure has any, and name missing cases.
 
-    `ground` holds the rows that decide where the ground is grey, by default `rows`.
+    `missing` has the name and reason of each missing case, by case id. `ground` holds the rows that decide whether
+    the figure has grey ground, by default `rows`.
     """
     hollow = ["Hollow markers: emulated or dilated."] if any(row.emulated for row in rows) else []
     return [*grey_ground(rows if ground is None else ground), *hollow, *not_shown(missing)]
 
 
 def claimed_speedups(claims: Sequence[DecidedClaim], rows: Iterable[Row]) -> list[str]:
-    """Return a sentence on the intervals of speed-ups that claims name; empty if no claim names one of these rows'."""
+    """Return a sentence on the simultaneous intervals of claimed speed-ups; empty if no claim is about these rows."""
     named = {frozenset((pair.a, pair.b)) for one in claims for pair in one.pairs if pair.ratio}
     if not any(frozenset((row.case_id, row.baseline_case_id)) in named for row in rows):
         return []
@@ -159,13 +160,13 @@ def claimed_speedups(claims: Sequence[DecidedClaim], rows: Iterable[Row]) -> lis
 
 
 def grey_ground(rows: Iterable[Row]) -> list[str]:
-    """Return a sentence that explains the grey ground of a figure of these rows; empty if it has none."""
+    """Return a sentence that explains grey ground if a row is oversubscribed; otherwise an empty list."""
     text = "Grey ground: more ranks than cores (oversubscribed)."
     return [text] if any(row.oversubscribed for row in rows) else []
 
 
 def not_shown(missing: Mapping[str, str], *, most: int | None = None) -> list[str]:
-    """Return a sentence that names the cases missing from a figure; empty if there are none.
+    """Return a sentence that names the cases missing from a figure; an empty list if none is missing.
 
     Args:
         missing: name and reason of each missing case, by case id.
@@ -177,7 +178,7 @@ def not_shown(missing: Mapping[str, str], *, most: int | None = None) -> list[st
 
 
 def burst_words(rows: Sequence[Row]) -> str:
-    """Return the length, as time, of the burst that an emulated link passes at full speed after a pause: `1 ms`."""
+    """Return the durations of the bursts that emulated links pass at full speed after a pause, for example `1 ms`."""
     bursts = set()
     for row in rows:
         links, local = links_of(row.case.fabric), local_rate(row.case.fabric, row.case.ranks_per_node)

@@ -1,4 +1,4 @@
-"""The groups of cases that get a figure: one rule for all sections that draw one figure per group."""
+"""The rule on which groups of cases get a figure, for all sections that draw one figure per group."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from typing import TypeVar
 T = TypeVar("T")
 
 MOST_FIGURES = 2
-"""Most figures of one kind, unless a section says otherwise."""
+"""Maximum number of figures of one kind, unless a section passes a different number to `split`."""
 MANY = 20
-"""Most groups for which several figures are drawn. With more groups one figure serves as an example, because the
-figures take most of the time to make and load a large page.
+"""Maximum number of groups for which several figures are drawn. With more groups, one figure serves as an example,
+because figures take most of the time to make and load a large page.
 """
 
 
 def split(groups: Sequence[T], most: int = MOST_FIGURES) -> tuple[Sequence[T], Sequence[T]]:
-    """Return the first groups, which are drawn, and the remaining ones, which are not."""
+    """Return the groups that get a figure, which are the first ones, and the groups that do not.
+
+    There are at most `most` figures, and only one if there are more than MANY groups.
+    """
     number = most if len(groups) <= MANY else 1
     return groups[:number], groups[number:]

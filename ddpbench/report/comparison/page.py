@@ -1,4 +1,4 @@
-"""A comparison as one HTML page that looks like a report: the result, a table, and the launches of both sides."""
+"""Write the comparison of two runs as an HTML page with the result, a table, and both runs' launches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddpbench.version import VERSION
 
 
 def comparison_page(changes: Changes) -> str:
-    """Return a comparison as an HTML page, which loads nothing; everything from a run is escaped."""
+    """Return the comparison of two runs as a self-contained HTML page. Text from the runs is escaped."""
     title = headline(changes)
     picture = launches_picture(changes, title)
     data = json.dumps(to_json(changes), indent=1).encode()
@@ -41,7 +41,7 @@ def comparison_page(changes: Changes) -> str:
 
 
 def write_comparison(changes: Changes, path: Path) -> None:
-    """Write the page of a comparison to a file.
+    """Write the HTML page that compares two runs to `path`.
 
     Raises:
         OutputError: the file cannot be written.

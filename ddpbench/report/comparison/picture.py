@@ -1,4 +1,4 @@
-"""The figure of a comparison: each case's launches on both sides, and the ratio of their step times."""
+"""The figure of a comparison, with each case's launches in both runs and the ratio of their step times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BASE, _NEW = "#6B7280", "#0072B2"
 
 
 def launches_picture(changes: Changes, heading: str) -> Picture | None:
-    """Return the figure of launches on both sides; None if no case has launches on both."""
+    """Return the figure of both runs' launches by case; None if no case has launches in both."""
     able = [one for one in changes.changes if one.base_launches and one.new_launches]
     if not able:
         return None

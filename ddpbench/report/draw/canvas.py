@@ -1,4 +1,4 @@
-"""Turn a picture into SVG for the page and into files. The only module that sets up matplotlib."""
+"""Draw a picture as SVG for the page and as files. Only this module sets up matplotlib."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NOTE_LINE_IN = 0.15
 _TITLE_CHARACTERS_PER_IN = 9.6
 _NOTE_CHARACTERS_PER_IN = 15.5
 _MOST_CHARACTERS = 4_000
-"""Most characters of a title, conditions, caption or source; captions have some hundreds."""
+"""Maximum length of a title, subtitle, caption or source. A usual caption has a few hundred characters."""
 _WHOLE = re.compile(
     r"(?<=shrunk) (?=/)|(?<=\d) (?=x \d)|(?<=\d x) (?=\d)|(?<=\d) (?=%|[kMG]?bit/s|[KMG]iB|ms\b)"
 )
@@ -44,20 +44,23 @@ _WHOLE = re.compile(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrawnPicture:
-    """A drawn picture: its SVG and its PNG."""
+    """A drawn picture as SVG and PNG."""
 
     svg: bytes
     png: bytes
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Files by path in the run directory: the PNG, and the other requested formats."""
     narrow: bytes = b""
-    """SVG for a phone, if the picture has a separate narrow form."""
+    """SVG of the picture's layout for a phone; empty if it has no separate layout."""
     missing: frozenset[str] = frozenset()
     """Characters drawn as boxes because no installed font has them."""
 
 
 def error_bars(estimates: Iterable[Interval | None]) -> list[list[float]]:
-    """Return how far intervals extend below and above their values, for `Axes.errorbar`; 0 where ends are unknown."""
+    """Return the distances from values to the lower and upper ends of their intervals, as `yerr` for `Axes.errorbar`.
+
+    A distance is 0 if an end or the interval is unknown.
+    """
     pairs = [
         (
             one.value - one.low if one and one.low is not None else 0.0,
@@ -79,9 +82,10 @@ def mark(
     aside: float,
     sideways: bool = False,
 ) -> None:
-    """Draw an estimate with whiskers at a place on the category axis, with its launches as dots to either side.
+    """Draw one case's estimate as a marker with whiskers, and its launches as small dots on both sides.
 
-    The categories are along x, or along y if `sideways`; `aside` is the distance of the dots from the place.
+    `place` is the case's position on the axis of categories: x, or y if `sideways`. `aside` is the distance of the dots
+    from `place`.
     """
     spots = [place + aside * (1 if index % 2 else -1) for index in range(len(launches))]
     dots = (launches, spots) if sideways else (spots, launches)
@@ -107,9 +111,9 @@ def mark(
 
 
 def spread(wanted: list[float], *, gap: float, low: float, high: float) -> list[float]:
-    """Move labels apart: return positions in the given order, at least `gap` apart.
+    """Return label positions at least `gap` apart, as near to `wanted` as possible and in the same order.
 
-    They are within `low` and `high` if there is room.
+    The positions are between `low` and `high` if there is room.
     """
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     placed = [min(max(wanted[index], low), high) for index in order]
@@ -133,9 +137,9 @@ def spread(wanted: list[float], *, gap: float, low: float, high: float) -> list[
 
 
 def decades(axes: Axes, values: Sequence[float]) -> None:
-    """Set the limits and ticks of a logarithmic y axis around some values.
+    """Give the y axis of a logarithmic plot limits around `values`, and ticks labelled with plain numbers.
 
-    Ticks are at 1, 2 and 5 times powers of ten, closer for a small range, and are written as plain numbers.
+    Ticks are at 1, 2 and 5 times powers of ten, closer together for a small range.
     """
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
@@ -153,22 +157,21 @@ def decades(axes: Axes, values: Sequence[float]) -> None:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Break a text into lines of at most `width` characters.
+    """Return the lines of a text, each at most `width` characters long.
 
-    No-break spaces keep `shrunk /4`, `8 x 1` and `1 Gbit/s` on one line. The middle of a text of thousands of
-    characters is left out, because each line makes the picture higher.
+    No-break spaces keep `shrunk /4`, `8 x 1` and `1 Gbit/s` on one line. A text of thousands of characters loses its
+    middle, because each line makes the picture higher.
     """
     return textwrap.wrap(_WHOLE.sub("\N{NO-BREAK SPACE}", within(clean(text), _MOST_CHARACTERS)), width)
 
 
 @contextmanager
 def drawing(families: Sequence[str] = ()) -> Iterator[set[str]]:
-    """Draw within this context with `style.SETTINGS` and matplotlib's defaults, so that figures look alike
-    everywhere.
+    """Set matplotlib to `style.SETTINGS` and its own defaults within this context, so that no matplotlibrc matters.
 
-    The context yields a set. Afterwards it holds the characters that were drawn as boxes, because neither the
-    figures' own font nor one of `families` has them. Texts are cleaned, as matplotlib also writes them into an SVG's
-    comments.
+    The context yields a set. After the context, the set holds the characters that were drawn as boxes, because
+    neither the figures' font nor one of `families` has them. Texts are cleaned, because matplotlib also writes them
+    into comments of an SVG.
     """
     import matplotlib as mpl
 
@@ -192,7 +195,7 @@ def drawing(families: Sequence[str] = ()) -> Iterator[set[str]]:
 
 @contextmanager
 def _clean_texts() -> Iterator[None]:
-    """Make matplotlib draw and measure every text, including labels and ticks, as `clean` returns the text."""
+    """Apply `clean` to every text that matplotlib draws or measures within this context, including labels and ticks."""
     from matplotlib.text import Text
 
     before = Text.set_text
@@ -208,7 +211,7 @@ def _clean_texts() -> Iterator[None]:
 
 
 def with_glyphs(draw_with: Callable[[Sequence[str]], tuple[T, set[str]]]) -> tuple[T, set[str]]:
-    """Call `draw_with`, and again with further font families if the figures' own font lacks characters.
+    """Call `draw_with` without extra fonts, and again with further font families if characters were missing.
 
     Return the drawing, and the characters that no installed font has.
     """
@@ -226,7 +229,7 @@ _NO_DATE: dict[str, dict[str, None]] = {
 
 
 def saved(figure: Figure, kind: str, *, dpi: float = style.PNG_DPI, part: Bbox | None = None) -> bytes:
-    """Return a figure as a file of this kind: png, svg or pdf.
+    """Return a figure as the bytes of a png, svg or pdf file.
 
     For svg and pdf, `part` limits the file to a part of the figure.
     """
@@ -253,7 +256,7 @@ def _pixels(figure: Figure, dpi: float) -> NDArray[np.uint8]:
 def draw(picture: Picture) -> DrawnPicture:
     """Draw a picture as a bare SVG, and as a PNG with title, conditions, caption and source.
 
-    Other `wanted` files have the same contents as the PNG.
+    Files in other `wanted` formats have the same contents as the PNG.
     """
     drawn, missing = with_glyphs(lambda families: _draw(picture, families))
     return replace(drawn, missing=frozenset(missing))
@@ -314,7 +317,7 @@ def _draw(picture: Picture, families: Sequence[str]) -> tuple[DrawnPicture, set[
 
 
 def narrow_form(picture: Picture) -> bytes:
-    """Return the SVG of a picture's narrow form for a phone. Must be called within `drawing`."""
+    """Return the SVG of a picture's layout for a phone. Must be called within `drawing`."""
     from matplotlib.figure import Figure
 
     assert picture.narrow is not None
@@ -328,7 +331,7 @@ _COLOUR = re.compile(r"#[0-9a-f]{6}\b")
 
 
 def themed(svg: bytes) -> bytes:
-    """Return an SVG that follows the page's theme: its colours become variables, with other values on a dark ground."""
+    """Return an SVG whose colours are CSS variables with different values for a dark theme."""
     text = svg.decode("utf-8")
     text = re.sub(r' fill="(#[0-9a-f]{6})"', r' style="fill: \1"', text)  # var() works only in styles
     used = sorted({"#000000", *_COLOUR.findall(text)})

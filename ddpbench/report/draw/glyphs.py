@@ -12,12 +12,12 @@ _PLACEHOLDERS = "Last Resort"
 
 
 def missing_glyphs(messages: Iterable[str]) -> set[str]:
-    """Return the characters that matplotlib found in no font, according to its warnings."""
+    """Return the characters that matplotlib's warnings report as missing from the fonts."""
     return {chr(int(found[1])) for message in messages for found in [_MISSING.match(message)] if found}
 
 
 def fonts_with(characters: Collection[str]) -> Sequence[str]:
-    """Return a few installed font families that together have as many of these characters as possible."""
+    """Return few installed font families that together have as many of these characters as possible."""
     left, families = set(characters), []
     fonts = list(_installed())
     while left and fonts:
@@ -30,7 +30,7 @@ def fonts_with(characters: Collection[str]) -> Sequence[str]:
 
 
 def _installed() -> Iterator[tuple[str, set[str]]]:
-    """Yield installed font families with the characters that each has.
+    """Yield each installed font family with the characters that it has.
 
     Bitmap fonts, such as those of emoji, are left out, because they cannot be drawn.
     """

@@ -1,6 +1,6 @@
 """Draw a page's figures in several processes, because drawing takes most of a report's time.
 
-The processes are started before the analysis, where they help to read records (`ddpbench.helper_process.for_report`).
+The processes are started before the analysis, which uses them to read records (`ddpbench.helper_process.for_report`).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ddpbench.report.draw.canvas import DrawnPicture, draw
 from ddpbench.report.parts import Picture
 
 WORTH_SHARING = 4
-"""Fewer figures are drawn in this process: handing them over costs as much as drawing one."""
+"""Fewer figures than this are drawn in this process, because handing them over costs as much as drawing one."""
 
 
 class Painter:
-    """Draws pictures in this process and, if there are cores for them, in others. An idle process takes the next one.
+    """Draws pictures in this process and, if there are cores for them, in other processes.
 
-    Pictures that fail in another process are drawn in this one. Pictures that the same code drew before are read from
-    the user's cache.
+    An idle process takes the next picture. A picture that fails in another process is drawn again in this one.
+    Pictures that the same code drew before are read from the user's cache.
     """
 
     def __init__(self, others: Others = NOBODY, progress: OnProgress = ignore_progress) -> None:
-        """`others` are the other processes, which the caller ends; `progress` gets the number of pictures drawn."""
+        """Draw in `others` too, which the caller ends, and report the number of pictures drawn to `progress`."""
         self.others = others
         self._progress = progress
         self._pictures: Sequence[Picture] = ()
@@ -43,7 +43,7 @@ class Painter:
         self._code = b""
 
     def start(self, pictures: Sequence[Picture]) -> None:
-        """Start drawing in the other processes; `drawn` returns the results."""
+        """Start to draw these pictures, if possible in the other processes. `drawn` then returns the results."""
         assert self._dealt is None, "`drawn` comes before another start"
         self._pictures, self._code = pictures, code_stamp()
         names = {number: _name(picture) for number, picture in enumerate(pictures)} if self._code else {}
@@ -57,7 +57,7 @@ class Painter:
         self._dealt = Dealt(_drawn, asked, self.others if len(left) >= WORTH_SHARING else NOBODY)
 
     def drawn(self) -> list[DrawnPicture]:
-        """Wait until all pictures of `start` are drawn; return them in their order."""
+        """Wait until all pictures passed to `start` are drawn, and return the results in the same order."""
         assert self._dealt is not None, "`start` comes before"
         before, count = len(self._kept), len(self._pictures)
         new = self._dealt.answers(lambda done: self._progress("drawing figures", before + done, count))
@@ -72,12 +72,12 @@ class Painter:
 
 
 def _area(picture: Picture) -> float:
-    """Return a picture's area, a rough measure of the time to draw it."""
+    """Return a picture's area in square inches, as a rough measure of the time to draw it."""
     return picture.width_in * picture.height_in
 
 
 def _name(picture: Picture) -> str:
-    """Return the picture's name in the cache, a digest of all that it is drawn from; empty if it cannot be pickled."""
+    """Return the picture's file name in the cache, a digest of the picture; empty if the picture cannot be pickled."""
     wanted = picture.wanted
     try:
         # the order of sets differs from process to process
@@ -92,7 +92,7 @@ def _name(picture: Picture) -> str:
 
 
 def draw_all(pictures: Sequence[Picture]) -> list[DrawnPicture]:
-    """Draw these pictures in this process."""
+    """Draw these pictures in this process, without the cache."""
     return [_drawn(picture) for picture in pictures]
 
 

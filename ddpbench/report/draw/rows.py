@@ -1,4 +1,4 @@
-"""Draw horizontal rows of bars or points, their words next to them or, on a phone, above them."""
+"""Draw horizontal rows of bars or points. A row's words are next to it or, on a phone, above it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 _STACKED_PITCH_IN = 0.2
 _PHONE_ROW_IN = style.NARROW_WIDTH_IN - 0.32
 NAMES_IN = 2.5
-"""Most room for names next to the axes, inches; longer ones are broken into lines."""
+"""Maximum width of names next to the axes, inches. Longer names are broken into lines."""
 _HEADINGS_IN = style.FULL_WIDTH_IN - NAMES_IN - 1.0
 _THIN_PT, _SLIVER_PT = 3.0, 0.6
-"""Parts of a bar narrower than the first have no edge, which would cover them; the second is the least width
-drawn.
+"""A part of a bar narrower than `_THIN_PT` points has no edge, which would cover it. `_SLIVER_PT` is the minimum width
+of a part as drawn.
 """
 
 
 def block(axes: Axes, fill: style.Fill, when: tuple[float, float], *, centre: float, height: float) -> None:
-    """Draw the part of a bar between two values `when` along x, without an edge if the part is too thin.
+    """Draw a part of a horizontal bar between the two x values `when`, without an edge if the part is too thin.
 
-    The axes' limits along x must be set before.
+    The axes' x limits must be set before.
     """
     start, end = sorted(when)
     low, high = axes.get_xlim()
@@ -42,12 +42,12 @@ def block(axes: Axes, fill: style.Fill, when: tuple[float, float], *, centre: fl
 
 
 def axis_end(longest: float) -> float:
-    """Return where an axis of bars ends: at the longest bar, or at 1 if none has a length, as in unusual records."""
+    """Return where an axis of bars ends: at the longest bar, or at 1 if no bar has a length."""
     return longest if longest > 0 else 1.0
 
 
 def whiskers(axes: Axes, place: float, estimate: Interval) -> None:
-    """Draw an interval across the end of a bar, with a rim in the ground's colour that shows it on any fill."""
+    """Draw an interval across the end of a horizontal bar. A white rim makes the interval visible on any fill."""
     from matplotlib.patheffects import Normal, Stroke
 
     if estimate.low is None or estimate.high is None:
@@ -70,9 +70,9 @@ def whiskers(axes: Axes, place: float, estimate: Interval) -> None:
 def over_bar(
     axes: Axes, place: float, name: str, value: str, *, ground: str = style.GROUND, **options: Any
 ) -> None:
-    """Write a row's name at the left and its measurement at the right, above its bar, at a place along y.
+    """Write a row's name above the left end of its bar, and its value above the right end, at the y position `place`.
 
-    A box in the colour `ground` keeps lines off the words.
+    A box in the colour `ground` covers grid lines behind the words.
     """
     for x, side, text, more in ((0.0, "left", name, {}), (1.0, "right", value, options)):
         axes.text(
@@ -92,7 +92,7 @@ def over_bar(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """A row of `grouped_rows`: its name, its value (None if unknown), and the words next to it."""
+    """A row of `grouped_rows`, with its name, its value (None if unknown), and the words next to it."""
 
     name: str
     estimate: Interval | None
@@ -103,22 +103,22 @@ class Point:
 
     @property
     def lines(self) -> str:
-        """Return the point's name, wrapped to fit next to the axes."""
+        """Return the point's name, broken into lines that fit next to the axes."""
         return in_lines(self.name, NAMES_IN, style.TICK_PT)
 
 
 Groups = Sequence[tuple[str, bool, Sequence[Point]]]
-"""Groups of rows: each a heading, whether it ran oversubscribed, and its points."""
+"""Groups of rows. Each has a heading, whether the group ran oversubscribed, and its points."""
 
 
 def rows_taken(groups: Groups, *, above: int = 0) -> int:
-    """Return how many rows `grouped_rows` needs for these groups."""
+    """Return the number of rows that `grouped_rows` needs for these groups, with the same `above`."""
     headings = sum(_heading(heading, over, above).count("\n") + 1 for heading, over, _ in groups)
     return headings + sum(_rows(point, above) for _, _, points in groups for point in points)
 
 
 def _rows(point: Point, above: int) -> int:
-    """Return how many rows a point takes. Next to the axes, up to two lines of a name fit in one row."""
+    """Return the number of rows that a point takes. Next to the axes, one row has room for two lines of a name."""
     if not above:
         return max(1, point.lines.count("\n"))
     return 2 if above == 1 else 3 + _stacked(point.name).count("\n")
@@ -135,10 +135,10 @@ def _heading(heading: str, over: bool, above: int) -> str:
 
 
 def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> None:
-    """Draw points on horizontal rows from 0 on, under a heading for each group.
+    """Draw points on horizontal rows, with a heading above each group. The x axis starts at 0.
 
-    If `above` is 0, a point's words are to its right. If `above` is 1, its name and words are above it in one line,
-    which leaves the point the full width. If `above` is 2, the name has separate lines.
+    If `above` is 0, a point's words are to its right. If `above` is 1, its name and words are on one line above it, so
+    that the axes have the full width. If `above` is 2, the name has separate lines.
     """
     place = 0.0
     ticks: list[tuple[float, str]] = []
@@ -214,7 +214,7 @@ def _head(axes: Axes, place: float, heading: str, rows: int, *, over: bool, inse
 
 
 def _words_above(axes: Axes, place: float, point: Point, above: int, *, over: bool, **words: Any) -> None:
-    """Write a point's name and words above it, in one line or, if `above` is 2, in several."""
+    """Write a point's name and words above it, on one line if `above` is 1, on separate lines if 2."""
     ground = style.OVERSUBSCRIBED_GROUND if over else style.GROUND
     lines = _rows(point, above) - 1
     if above > 1:
@@ -223,7 +223,7 @@ def _words_above(axes: Axes, place: float, point: Point, above: int, *, over: bo
 
 
 def on_phone(groups: Groups, xlabel: str) -> dict[str, Any]:
-    """Return the arguments `narrow` and `narrow_in` of a Picture that shows these groups of rows."""
+    """Return the arguments `narrow` and `narrow_in` of a `Picture`, to show these groups of rows on a phone."""
     words = [f"{point.name}   {point.words}" for _, _, points in groups for point in points]
     above = 1 if max(text_width_in(each, style.NOTE_PT) for each in words) <= _PHONE_ROW_IN else 2
     rows = rows_taken(groups, above=above)

@@ -1,4 +1,4 @@
-"""The part of a figure that a picture may paint on."""
+"""The part of a matplotlib figure on which a picture is painted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Sheet:
-    """The part of a figure that a picture may paint on; positions are in inches from its lower left corner."""
+    """The part of a figure on which a picture is painted. Positions are in inches from its lower left corner."""
 
     def __init__(
         self, figure: Figure, *, width_in: float, height_in: float, lifted_in: float, shifted_in: float = 0.0
@@ -27,14 +27,14 @@ class Sheet:
         self._shifted_in = shifted_in
 
     def _place(self, x: float, y: float) -> tuple[float, float]:
-        """Return a position on the sheet as fractions of the figure."""
+        """Convert a position on the sheet from inches to fractions of the figure."""
         return (
             (x + self._shifted_in) / self.figure.get_figwidth(),
             (y + self._lifted_in) / self.figure.get_figheight(),
         )
 
     def axes(self, left: float, bottom: float, width: float, height: float, **options: Any) -> Axes:
-        """Return new axes at a position given in inches."""
+        """Add axes whose position and size are given in inches, and return them."""
         size = (width / self.figure.get_figwidth(), height / self.figure.get_figheight())
         axes = self.figure.add_axes((*self._place(left, bottom), *size), **options)
         for axis in (axes.xaxis, axes.yaxis):
@@ -46,9 +46,10 @@ class Sheet:
         self.figure.text(*self._place(x, y), text, **options)
 
     def legend(self, handles: Sequence[Any], *, columns: int, length: float = 1.6) -> None:
-        """Draw a legend along the sheet's upper edge, read row by row, with lines of `length` font sizes.
+        """Draw a legend along the sheet's upper edge, with its entries in reading order.
 
-        On a phone, a legend with one column breaks long names into lines, which `legend_lines` counts.
+        `length` is the length of the lines in the legend, as a multiple of the font size. On a phone, a legend with
+        one column breaks long names into lines, which `legend_lines` counts.
         """
         # matplotlib fills columns first, so the handles are dealt out to its columns
         handles = [handle for column in range(columns) for handle in handles[column::columns]]
@@ -70,7 +71,7 @@ class Sheet:
 
 
 def _with_thousands() -> ScalarFormatter:
-    """Return matplotlib's usual formatter of linear axes, but with thousands separated as in texts and tables."""
+    """Return matplotlib's default formatter of linear axes, but with thousands separators."""
     from matplotlib.ticker import ScalarFormatter
 
     class WithThousands(ScalarFormatter):

@@ -1,4 +1,4 @@
-"""Draw a picture as a 16:9 slide: its heading as title, no caption, and text as large as fits without collisions."""
+"""Draw a picture as a 16:9 slide, with its heading as title, no caption, and text as large as fits."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _TITLE_PT, _SUBTITLE_PT, _SOURCE_PT = 25.0, 14.0, 11.0
 _LARGER = (1.5, 1.35, 1.2, 1.1)
 """Factors by which text is larger than in the figure; the first that fits is used."""
 _APART, _EDGE = 3.0, 12.0
-"""Least distance between texts, and of texts from the slide's edge, in points."""
+"""Minimum distance in points between texts, and between a text and the slide's edge."""
 _LINE = 1.3
 _LEAST_BODY_IN = 1.5
 _MEASURED_PT = 100.0
 
 
 def draw_slide(picture: Picture, formats: Iterable[str]) -> dict[str, bytes]:
-    """Return a picture's slide as files, by format: png, svg or pdf."""
+    """Return a picture's slide as file contents by format: png, svg or pdf."""
     kinds = list(formats)
 
     def drawn(families: Sequence[str]) -> tuple[dict[str, bytes], set[str]]:
@@ -43,7 +43,7 @@ def draw_slide(picture: Picture, formats: Iterable[str]) -> dict[str, bytes]:
 
 
 def _inch_of(figure: Figure) -> float:
-    """Return how many inches of the slide an inch of the figure takes; below 1 the picture is reduced."""
+    """Return the number of inches on the slide that one inch of the figure takes. Below 1 the figure is reduced."""
     return WIDTH_IN / figure.get_figwidth()
 
 
@@ -58,7 +58,7 @@ def _fitting(picture: Picture) -> Figure:
 
 
 def _laid(picture: Picture, larger: float) -> Figure:
-    """Return the slide as a figure in the picture's inches, to be scaled when saved.
+    """Return the slide as a figure in the picture's inches, which is scaled when it is saved.
 
     The picture's text is enlarged by the factor `larger`.
     """
@@ -108,7 +108,7 @@ def _laid(picture: Picture, larger: float) -> Figure:
 
 
 def _title(heading: str) -> tuple[list[str], float]:
-    """Return the title's lines and their font size, which is reduced if they would be more than two."""
+    """Return the title's lines and font size in points. The size is reduced if there would be more than two lines."""
     size = _TITLE_PT
     while len(lines := _lines(heading, size, "bold")) > 2 and size > _TITLE_PT / 1.5:
         size -= 1
@@ -130,7 +130,7 @@ def _lines(text: str, points: float, weight: Literal["normal", "bold"] = "normal
 
 @cache
 def _width(text: str, weight: str) -> float:
-    """Return the width of a text in the figures' font, relative to the font's size."""
+    """Return the width of a text in the figures' font, as a multiple of the font size."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
@@ -140,7 +140,7 @@ def _width(text: str, weight: str) -> float:
 
 
 def _collisions(figure: Figure) -> int:
-    """Return the number of pairs of texts that overlap, plus the number of texts that are cut off by the edge."""
+    """Return the number of pairs of texts that overlap, plus the number of texts that the figure's edge cuts off."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.text import Text
 

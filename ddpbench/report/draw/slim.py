@@ -1,4 +1,4 @@
-"""Shrink a matplotlib SVG without changing its look, by leaving out what only an editor needs."""
+"""Make a matplotlib SVG smaller without changing its look, by removing what only an editor needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _USED = re.compile(r"url\(#([^)]+)\)")
 
 
 def slim(svg: bytes) -> bytes:
-    """Return the image without metadata and unused ids, with relative, rounded outlines and each style written once."""
+    """Return the SVG without metadata and unused ids, with rounded, relative paths, and each style written once."""
     root = ElementTree.fromstring(svg)
     _drop(root)
     _name_shortly(root)
@@ -52,7 +52,7 @@ def _drop(node: Element) -> None:
 
 
 def _name_shortly(root: Element) -> None:
-    """Shorten the ids of elements that are referred to, and remove all other ids."""
+    """Shorten the ids that other elements refer to, and remove all other ids."""
     used: dict[str, str] = {}
 
     def short(name: str) -> str:
@@ -72,12 +72,12 @@ def _name_shortly(root: Element) -> None:
 
 
 def _letters(number: int) -> str:
-    """Return a short name for a number: a to z, then a0 to z0, a1 ..."""
+    """Return a short name for a number: a to z, then a0 to z0, a1 to z1, and so on."""
     return chr(ord("a") + number % 26) + (str(number // 26 - 1) if number >= 26 else "")
 
 
 def _rounded(text: str) -> str:
-    """Return the text of an attribute with its lengths rounded; scales are factors and stay unchanged."""
+    """Return an attribute's text with its lengths rounded. Factors in `scale(...)` stay unchanged."""
     kept = _SCALE.findall(text)
     parts = [_NUMBER.sub(lambda match: _short(float(match[0])), part) for part in _SCALE.split(text)]
     return "".join(part + scale for part, scale in zip(parts, [*kept, ""], strict=True))
@@ -90,9 +90,9 @@ def _short(value: float) -> str:
 
 @lru_cache(maxsize=4096)
 def _relative(path: str) -> str:
-    """Return an SVG path with each point relative to the one before, so rounded that errors do not add up.
+    """Convert an SVG path to relative coordinates, rounded so that errors do not add up.
 
-    Most paths are letters' outlines, which all figures share.
+    Results are cached, because most paths are outlines of letters, which all figures share.
     """
     x = y = begin_x = begin_y = 0.0
     steps: list[tuple[str, Sequence[float]]] = []
@@ -119,7 +119,7 @@ def _relative(path: str) -> str:
 
 
 def _joined(values: Iterable[float]) -> str:
-    """Return numbers separated by commas, except before a minus sign, which separates them too."""
+    """Join numbers by commas, except before a minus sign, which separates numbers too."""
     text = ""
     for value in values:
         word = _short(value)
@@ -128,7 +128,7 @@ def _joined(values: Iterable[float]) -> str:
 
 
 def _place_by_attributes(node: Element) -> None:
-    """Replace the translation of a letter or a marker by its position in x and y, which is shorter."""
+    """Replace the `translate` of a `use` element by `x` and `y`, which are shorter."""
     if node.tag != f"{_SVG}use" or "x" in node.attrib:
         return
     translation = _TRANSLATE.fullmatch(node.attrib.get("transform", ""))
@@ -140,7 +140,7 @@ def _place_by_attributes(node: Element) -> None:
 
 
 def _write_styles_once(root: Element) -> None:
-    """Turn styles into classes, except those that occur only once."""
+    """Replace each style that occurs several times by a class."""
     counts = Counter(
         node.attrib["style"] for node in root.iter() if "style" in node.attrib and node is not root
     )

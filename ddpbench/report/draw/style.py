@@ -1,6 +1,6 @@
 """The style of figures: colours, markers, hatches and matplotlib's settings. Imports no matplotlib.
 
-Several of the colours merge in greyscale, so a marker and a direct label always go with them. Contrast and separation
+Several of the colours look alike in greyscale, so figures also use markers and direct labels. Contrast and separation
 under colour-blindness were computed for this set; change it as a whole or not at all.
 """
 
@@ -36,7 +36,7 @@ PNG_DPI = 200
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A strategy's colour, its marker (matplotlib's code) and its name in figures and tables."""
+    """The colour and marker (matplotlib's code) that show a strategy in figures, and its name in figures and tables."""
 
     name: str
     colour: str
@@ -45,7 +45,7 @@ class Look:
 
     @property
     def ink(self) -> str:
-        """Return the colour of thin lines: the outline's for a light colour, which would be invisible on white."""
+        """Return the colour of thin lines: the outline's if there is one, because light lines are invisible on white."""
         return self.outline or self.colour
 
 
@@ -57,7 +57,7 @@ _LIGHT = 0.35
 
 
 def _light(colour: str) -> bool:
-    """Return whether a colour is so light that it needs an outline on white, by its relative luminance (WCAG 2)."""
+    """Return whether a colour's relative luminance (WCAG 2) is so high that it needs an outline on white."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (
         part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
@@ -77,20 +77,20 @@ ALGORITHMS: dict[str, Look] = {
 """Looks of DDP's algorithms other than the default, for figures that compare algorithms."""
 
 _OWN_MARKERS = "PpH8"
-"""Markers of users' own algorithms, chosen by the name."""
+"""Markers of algorithms that users wrote. An algorithm's name decides on its marker."""
 _VARIANT_MARKERS = "*X<>dH8h"
 
 
 def base_look() -> Look:
-    """Return the look of base cases."""
+    """Return the look of the base strategy's cases."""
     return _look(traits_named(BASE), "", 0)
 
 
 def look(case: Case, variant: int = 0) -> Look:
-    """Return a case's look: its strategy's colour and marker, or OTHER_COLOUR and OTHER_MARKER if it has none.
+    """Return a case's look. A strategy without its own colour or marker gets OTHER_COLOUR or OTHER_MARKER.
 
-    Under DDP, algorithms other than the default have their own colour and marker. Further variants (schedules or
-    options, from 1) keep the colour and get a different marker.
+    Under DDP, algorithms other than the default have their own colour and marker. A `variant` from 1 on (another
+    schedule or option) keeps the colour and gets a different marker.
     """
     return _look(traits_of(case), case.algorithm, variant)
 
@@ -114,10 +114,11 @@ DARK_TEXT, LIGHT_TEXT = "#15181C", "#FEFEFE"
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """The style of a part of a step: its name in the legend, its fill and its edge. The hatch has the edge's colour.
+    """The style in which a part of a step is drawn. The hatch has the edge's colour.
 
-    `head` is the name at the head of a column. A fill contrasts with the ground, and an edge in the ground's colour
-    separates it from its neighbours. A `hollow` fill does not contrast with the ground, but its edge does.
+    `name` is shown in the legend, and `head` at the head of a table's column. A fill contrasts with the background,
+    and an edge in the background's colour separates it from its neighbours. For a `hollow` fill, only the edge
+    contrasts with the background.
     """
 
     name: str
@@ -135,7 +136,7 @@ class Fill:
 
     @property
     def outline(self) -> dict[str, Any]:
-        """Return the edge and hatch as matplotlib's keywords, for bars and for the legend's patches."""
+        """Return the edge and hatch as keyword arguments for matplotlib's bars and patches."""
         return {
             "edgecolor": self.edge,
             "hatch": self.hatch or None,
@@ -173,13 +174,13 @@ _ON_DARK = {
     "#0072b2": "#3d9bd8",
     "#6b7280": "#98a1ae",
 }
-"""Colours that change on a dark ground; the others contrast with both."""
+"""Replacements of colours in the dark theme. All other colours contrast with both backgrounds."""
 _RAMP_LIGHT, _RAMP_DARK = ((0xFF, 0xFF, 0xFF), (0x8F, 0xBB, 0xDD)), ((0x15, 0x18, 0x1C), (0x2F, 0x5F, 0x86))
 """Colours of the heat map, from best to worst."""
 
 
 def on_dark(colour: str) -> str:
-    """Return the colour that replaces a figure's colour on a dark ground; both are `#rrggbb`."""
+    """Return the `#rrggbb` colour that replaces this `#rrggbb` colour in the dark theme."""
     if colour in _ON_DARK:
         return _ON_DARK[colour]
     mine = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
