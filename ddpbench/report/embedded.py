@@ -1,6 +1,6 @@
-"""Embed pictures and downloads in the page as data URLs, and number its tables.
+"""Embed pictures and downloads in the page as data URLs, number its tables, and insert the list of terms.
 
-A page is written while its pictures are still being drawn. It has placeholders for them, which `with_images`
+A page is written while its pictures are still being drawn. It has placeholders for pictures, which `with_images`
 replaces.
 """
 
@@ -23,7 +23,7 @@ from ddpbench.text_safety import on_page
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NumberedTable:
-    """A table with its number on the page."""
+    """A table and its number on the page."""
 
     number: int
     table: Table
@@ -31,49 +31,49 @@ class NumberedTable:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Embedded:
-    """A picture in the form that the template needs."""
+    """A picture with its number, table and texts, as the page's template needs them."""
 
     picture: Picture
     number: int
     table: NumberedTable
     shared: Collection[str]
-    """Words that the page states once for all cases."""
+    """Words that the page states once for all cases, and that heading and caption leave out."""
 
     @property
     def heading(self) -> str:
-        """Return the picture's heading with its label, without the words that the page states for all cases."""
+        """Return the picture's heading and label, without the words that the page states for all cases."""
         return _labelled(self.picture, but=self.shared)
 
     @property
     def caption(self) -> str:
-        """Return the picture's caption without the setting that all cases share."""
+        """Return the picture's caption without the words that the page states for all cases."""
         return but(self.picture.caption, self.shared)
 
     @property
     def source(self) -> Markup:
-        """Return the placeholder for the URL of the picture's SVG."""
+        """Return the placeholder for the data URL of the picture's SVG."""
         return Markup(f"&wide-{self.number};")
 
     @property
     def narrow(self) -> Markup:
-        """Return the placeholder for the URL of the SVG for phones; empty if there is no such SVG."""
+        """Return the placeholder for the data URL of the SVG for phones; empty if the picture has no such SVG."""
         return Markup(f"&narrow-{self.number};") if self.picture.narrow is not None else Markup()
 
     @property
     def alt(self) -> str:
-        """Return the text for readers who cannot see the figure."""
+        """Return the alternative text of the figure, which ends with the number of its table."""
         return f"{labelled(self.picture).alt} Data in table {self.table.number}."
 
 
 _PLACE = re.compile(r'"&(wide|narrow)-(\d+);"')
-"""A placeholder in an attribute. A run's texts cannot match, because `&` is escaped in them."""
+"""A placeholder in an attribute. Texts from a run cannot match, because `&` is escaped in them."""
 
 
 def with_images(html: str, drawn: Sequence[DrawnPicture]) -> str:
-    """Return the page with its placeholders, numbered from 1, replaced by the pictures as data URLs.
+    """Return the page with each placeholder replaced by the data URL of its picture.
 
-    Two inlined SVGs would share ids within the document. If pictures have boxes in place of characters, a line below
-    the page's heading says so.
+    The placeholders' numbers count from 1. Pictures are not inlined as SVG, because two inlined SVGs would share ids.
+    If some characters were drawn as boxes, a line below the page's heading lists them.
     """
 
     def address(place: re.Match[str]) -> str:
@@ -99,11 +99,11 @@ def _boxes(characters: Sequence[str]) -> str:
 
 
 TERMS_HERE = Markup("<!-- terms -->")
-"""Placeholder of the list of terms."""
+"""Placeholder that `with_terms` replaces by the list of terms."""
 
 
 def with_terms(html: str) -> str:
-    """Return a page with a list of the terms that its text uses, and their meanings."""
+    """Return the page with a list of the terms that its text uses, and their meanings, in place of `TERMS_HERE`."""
     body = html[html.index("<body>") : html.index('<h2 id="method"')]
     text = re.sub(r"<[^>]*>", " ", body).lower()
     entries = "".join(
@@ -115,7 +115,7 @@ def with_terms(html: str) -> str:
 
 
 def _has(text: str, word: str) -> bool:
-    """Return whether some word in the text begins with `word`.
+    """Return whether a word in the text begins with `word`.
 
     A substring search comes first, because it is fast on large texts.
     """
@@ -129,23 +129,26 @@ class TableCounter:
         self._tables = 0
 
     def table(self, table: Table | None) -> NumberedTable | None:
-        """Return the table, evenly rounded, with the next number; None for None, which uses up no number."""
+        """Return the table with the next number, and with evenly rounded columns.
+
+        Return None for None, which uses up no number.
+        """
         if table is None:
             return None
         self._tables += 1
         return NumberedTable(number=self._tables, table=table.evenly_rounded())
 
     def sure(self, table: Table) -> NumberedTable:
-        """Like `table`, for a table that is not None."""
+        """Return what `table` returns. This method's type excludes None."""
         numbered = self.table(table)
         assert numbered is not None
         return numbered
 
 
 def labelled(picture: Picture) -> Picture:
-    """Return the picture with its label in the heading and in the alternative text.
+    """Return the picture with its label added to the heading and to the alternative text.
 
-    Words that the heading has already are not added to it.
+    Words of the label that are already in the heading are not added to it.
     """
     return replace(
         picture,
@@ -155,7 +158,7 @@ def labelled(picture: Picture) -> Picture:
 
 
 def _labelled(picture: Picture, but: Collection[str] = ()) -> str:
-    """Return a picture's heading with the words of its label that are neither in it nor among `but`."""
+    """Return a picture's heading, followed by the words of its label that are neither in the heading nor in `but`."""
     words = [word for word in picture.label if word not in picture.heading and word not in but]
     return headline(picture.heading) + (f" ({', '.join(words)})" if words else "")
 
@@ -171,7 +174,10 @@ def _data_image(svg: bytes) -> Markup:
 
 
 def data_address(kind: str, text: str) -> str:
-    """Return a text as a base64 data URL for a download link, which no content security policy needs to allow."""
+    """Return a text as a base64 data URL of MIME type `kind`, for a download link.
+
+    No content security policy needs to allow such a link.
+    """
     return f"data:{kind};base64,{base64.b64encode(clean_bytes(text)).decode('ascii')}"
 
 

@@ -1,4 +1,4 @@
-"""Definitions: each term of the report, in a sentence or two. The glossary in docs/ is made from them."""
+"""The terms of the report and their definitions, from which `docs/glossary.md` is generated."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ TERMS: tuple[tuple[str, str], ...] = tuple(sorted(_TERMS, key=lambda entry: entr
 
 
 def glossary() -> str:
-    """Return the text of `docs/glossary.md`."""
+    """Return the text of `docs/glossary.md`, a table of the terms and their meanings."""
     rows = [f"| {term} | {meaning} |" for term, meaning in TERMS]
     head = (
         "# Glossary",

@@ -1,6 +1,7 @@
-"""Sections that installed packages register: each is checked, drawn and rendered before it goes on the page.
+"""Add sections that installed packages register to the page, after each was checked, drawn and rendered.
 
-A section that fails at any of these steps is replaced by the reason, and the rest of the page is unaffected.
+If one of these steps fails, the page shows the reason in place of the section, and the rest of the page is
+unaffected.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _FILE_NAME = re.compile(r"\w[\w.-]*")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Taken:
-    """Ids and figures' file names that the page already uses."""
+    """The HTML ids and the figures' file names that the page already uses."""
 
     ids: Collection[str]
     file_names: Collection[str]
@@ -41,20 +42,20 @@ class Taken:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OfPackage:
-    """A package's section with its pictures drawn, in the section's order."""
+    """A section of an installed package. `drawn` has the section's drawn pictures, in order."""
 
     section: Section
     drawn: Sequence[DrawnPicture] = ()
 
 
 def ids_of_page() -> set[str]:
-    """Return the ids that the template of the page writes itself."""
+    """Return the HTML ids that are in the template of the page."""
     text = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
     return {one or other for one, other in _ID.findall(text)}
 
 
 def ids_of(sections: Sequence[Section]) -> set[str]:
-    """Return the ids that sections add to a page: their anchors, and those of their tables' rows."""
+    """Return the HTML ids that sections add to a page: those of the sections, and those of their tables' rows."""
     tables = [table for section in sections for table in _tables(section)]
     return {section.anchor for section in sections} | {one for table in tables for one in table.row_ids}
 
@@ -65,7 +66,9 @@ def sections_of_packages(
     environment: jinja2.Environment,
     draw: Callable[[Picture], DrawnPicture],
 ) -> Iterator[OfPackage]:
-    """Yield the sections that installed packages register, drawn; a failed one is replaced by one with the reason.
+    """Yield the sections that installed packages register, with their pictures drawn.
+
+    In place of a section that fails, yield a section that states the reason.
 
     Args:
         given: the run's summary and its rows, the arguments of each section's function.
@@ -99,7 +102,7 @@ def _made(
     environment: jinja2.Environment,
     draw: Callable[[Picture], DrawnPicture],
 ) -> OfPackage | None:
-    """Make, check and draw a package's section; return None if the package has none for this run.
+    """Make, check and draw a package's section; return None if the package does not add a section for this run.
 
     Raises:
         RequestError: the section's function or its drawing fails, or the section cannot be rendered.
@@ -124,7 +127,10 @@ def _made(
 
 
 def _problem(section: Section, ids: Collection[str], names: Collection[str]) -> str:
-    """Return words on the first id or file name of a section that is invalid or taken; empty if there is none."""
+    """Return words on the first id or file name of a section that is invalid or already used; empty if all are good.
+
+    `ids` and `names` are the ids and the file names that the page already uses.
+    """
     row_ids = [one for table in _tables(section) for one in table.row_ids]
     own = [section.anchor, *row_ids]
     for one in own:
@@ -145,7 +151,7 @@ def _problem(section: Section, ids: Collection[str], names: Collection[str]) -> 
 
 
 def _free(anchor: str, ids: Collection[str]) -> str:
-    """Return the anchor without spaces, and lengthened until it is not among `ids`."""
+    """Return `anchor` with hyphens for spaces, and with hyphens appended until it differs from all `ids`."""
     anchor = "-".join(anchor.split())
     while anchor in ids:
         anchor += "-"
@@ -166,7 +172,10 @@ _NAMES = {
 
 
 def _wrong(value: object, kind: Any, where: str) -> Iterator[str]:
-    """Yield words on each value whose type does not match its annotation `kind`; `where` is the path to `value`."""
+    """Yield words on each part of `value` whose type does not match the annotation `kind`.
+
+    `where` is the path from the section to `value`, for example `tables[0].caption`.
+    """
     origin, among = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
         if all(any(True for _ in _wrong(value, one, where)) for one in among):
@@ -208,7 +217,7 @@ def _words(where: str, value: object, kind: Any) -> str:
 
 
 def _type_words(kind: Any) -> str:
-    """Return the name of a type: `str`, `float or str or None`, `tuple`."""
+    """Return the name of a type as text, for example `str`, `float or str or None`, or `tuple`."""
     if typing.get_origin(kind) in (Union, types.UnionType):
         return " or ".join(map(_type_words, typing.get_args(kind)))
     return "None" if kind is types.NoneType else str((typing.get_origin(kind) or kind).__name__)

@@ -1,4 +1,4 @@
-"""Texts for pictures used outside the page: the conditions under which their numbers hold, and their source."""
+"""Add texts to pictures for use outside the page: the conditions under which their numbers hold, and the source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from ddpbench.text_safety import clean
 def dressed(
     summary: RunSummary, rows: Sequence[Row], pictures: Iterable[Picture], wanted: PictureFormats
 ) -> list[Picture]:
-    """Return the pictures with subtitles, source line and `wanted` formats, and with captions that repeat nothing."""
+    """Return the pictures with a subtitle, a source line and the `wanted` formats.
+
+    Their captions lose the words that the subtitle or the heading states.
+    """
     every, source = conditions(rows), source_line(summary)
     return [
         replace(
@@ -35,9 +38,9 @@ def dressed(
 
 
 def conditions(rows: Sequence[Row]) -> list[str]:
-    """Return phrases for the conditions that all cases of a run share, and for the number of launches.
+    """Return phrases for the settings that all cases of a run share, and for the number of launches.
 
-    What was emulated is left out, because each picture states it.
+    Words on emulation are left out, because each picture states them.
     """
     measured = [row for row in rows if row.launches]
     if not measured:
@@ -46,7 +49,7 @@ def conditions(rows: Sequence[Row]) -> list[str]:
 
 
 def source_line(summary: RunSummary) -> str:
-    """Return one line that names the program, the run, its date and the machine, but no host."""
+    """Return one line that names the program, the run, its date and the machine's hardware, but not the host."""
     identity, context = (_part(summary.about.machine, name) for name in ("identity", "context"))
     cores, torch, commit = identity.get("cores"), identity.get("torch"), context.get("git_commit")
     gpus = identity.get("gpus")
@@ -65,7 +68,7 @@ def source_line(summary: RunSummary) -> str:
 
 
 def _stated_in(picture: Picture, every: Sequence[str]) -> set[str]:
-    """Return the words that a picture's subtitle or heading states, so that its caption need not.
+    """Return the words that a picture's subtitle or heading states, and that its caption therefore need not repeat.
 
     `every` holds the conditions that all cases share.
     """
@@ -74,7 +77,7 @@ def _stated_in(picture: Picture, every: Sequence[str]) -> set[str]:
 
 
 def _subtitle(picture: Picture, every: Sequence[str]) -> str:
-    """Return a subtitle: the conditions that the heading does not state, and the meaning of its brackets, if any."""
+    """Return a subtitle with the conditions that the heading lacks, and an explanation of brackets in the heading."""
     words = [*every[:-1], *picture.label, *every[-1:]]
     outside = [word for word in dict.fromkeys(words) if word not in picture.heading]
     brackets = ["brackets: 95 % intervals"] if "[" in picture.heading else []

@@ -1,4 +1,4 @@
-"""Parts of a page: sections, figures not yet drawn, tables. Plain values; no HTML and no matplotlib."""
+"""Sections, figures before they are drawn, and tables, as plain values. This module uses no HTML and no matplotlib."""
 
 from __future__ import annotations
 
@@ -15,43 +15,46 @@ if TYPE_CHECKING:
 
 
 FEW_COLUMNS, SEVERAL_COLUMNS, MANY_COLUMNS = 4, 9, 12
-"""Above these numbers of columns a table is shown as cards on a phone, is set closer, and is set closest."""
+"""A table with more than FEW_COLUMNS is shown as cards on a phone. With more than SEVERAL_COLUMNS its columns are set
+closer together, with more than MANY_COLUMNS closest.
+"""
 LONGEST_INTERVAL = 24
-"""Most characters of an interval, such as `[1,234,000, 1,235,000]`."""
+"""Maximum length of an interval, such as `[1,234,000, 1,235,000]`, in characters."""
 LONGEST_WORD = 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """A cell of a table. `under` is a second, less prominent line, such as an interval or a badge."""
+    """A cell of a table. `under` is a second, less prominent text, for example an interval or a badge."""
 
     text: str
     under: str = ""
     key: float | str | None = None
-    """Sort key; the text if None."""
+    """Sort key; if None, the table sorts by the text."""
     number: bool = False
     strong: bool = False
     link: str = ""
     measured: Interval | None = None
     """The value and interval from which `text` and `under` are made."""
     null: float | None = None
-    """The value that means no difference, such as a ratio of 1. No end of the interval is rounded to it."""
+    """The value that means no difference, such as 1 for a ratio. Rounding never moves an end of the interval to it."""
 
     @property
     def has_words(self) -> bool:
-        """Return whether `under` is too long for an interval, so that its words may be broken into lines."""
+        """Return whether `under` is longer than any interval. If so, it is words, which may be broken into lines."""
         return len(self.under) > LONGEST_INTERVAL
 
     @property
     def unbroken(self) -> bool:
-        """Return whether the cell has a word that is too long for a column, such as a path, and may be broken
-        anywhere.
+        """Return whether the cell has a word that is too long for a column, for example a path.
+
+        Such a word may be broken anywhere.
         """
         return any(len(word) > LONGEST_WORD for word in f"{self.text} {self.under}".split())
 
     @classmethod
     def estimate(cls, value: Interval | None, *, strong: bool = False, null: float | None = None) -> Cell:
-        """Return a cell with a value and its interval beneath; an empty cell for None."""
+        """Return a cell that shows a value and its interval; an empty cell for None."""
         if value is None:
             return cls(text="", number=True)
         text, under = value.texts(null)
@@ -67,20 +70,20 @@ class Cell:
 
     @classmethod
     def ms(cls, seconds: float | None) -> Cell:
-        """Return a cell with a time in milliseconds, without an interval; an empty cell for None."""
+        """Return a cell that shows a time in milliseconds; an empty cell for None."""
         if seconds is None:
             return cls(text="", number=True)
         return cls(text=milliseconds(seconds), key=seconds, number=True)
 
     @classmethod
     def count(cls, value: int) -> Cell:
-        """Return a cell with a whole number."""
+        """Return a cell that shows an integer."""
         return cls(text=f"{value:,}", key=value, number=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column's heading with its unit, and whether it is right-aligned."""
+    """The heading of a column, which includes the unit. `number` is true for a right-aligned column."""
 
     title: str
     number: bool = False
@@ -90,7 +93,7 @@ class Column:
 class Table:
     """A table of the page. The first cell of each row is the row's header.
 
-    `row_ids` are the rows' anchors, if they have any.
+    `row_ids` are the HTML ids of the rows, if they have any.
     """
 
     caption: str
@@ -101,10 +104,10 @@ class Table:
     mixed: bool = False
     """True if one column holds different quantities, which are rounded separately."""
     fold: str = ""
-    """The text shown until the table is opened; empty for a table that is always open."""
+    """The text that a closed table shows until a reader opens it; empty for a table that is always open."""
 
     def evenly_rounded(self) -> Table:
-        """Return the table with the measured values of each column rounded alike."""
+        """Return the table with all measured values of a column rounded to the same number of decimals."""
         if self.mixed:
             return self
         columns: dict[int, list[Interval]] = {}
@@ -136,12 +139,15 @@ class Table:
 
     @property
     def cards(self) -> bool:
-        """Return whether each row is shown as a card with all its fields on a phone."""
+        """Return whether a phone shows each row as a card with all its fields."""
         return len(self.columns) > FEW_COLUMNS
 
     @property
     def width(self) -> str:
-        """Return how closely the columns are set to be visible at 1280 pixels: as usual (empty), `wide` or `widest`."""
+        """Return how closely the columns are set: `widest` for the closest, `wide`, or empty for the usual distance.
+
+        The closer columns fit a screen 1280 pixels wide.
+        """
         count = len(self.columns)
         return "widest" if count > MANY_COLUMNS else "wide" if count > SEVERAL_COLUMNS else ""
 
@@ -156,10 +162,10 @@ def _at(cell: Cell, decimals: int) -> Cell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Picture:
-    """A figure before it is drawn: all its words, its data, and how to paint it.
+    """A figure before it is drawn, with all its words, its data, and the function that paints it.
 
-    `paint` gets a sheet of `width_in` x `height_in`. `missing` has the reason for each case that belongs in the
-    figure but is not shown, by case id. `alt` is the alternative text, to which the page adds the table's number.
+    `paint` gets a sheet of `width_in` x `height_in` inches. `missing` has, by case id, the reason for each case that
+    belongs in the figure but is not shown. `alt` is the alternative text, to which the page adds the table's number.
     """
 
     file_name: str
@@ -172,7 +178,7 @@ class Picture:
     paint: Callable[[Sheet], None]
     missing: Mapping[str, str]
     narrow: Callable[[Sheet], None] | None = None
-    """Paints the form for a phone, with panels above each other, on a sheet of `narrow_in`."""
+    """Paints the layout for a phone, with panels above each other, on a sheet of size `narrow_in`, inches."""
     narrow_in: tuple[float, float] = (0.0, 0.0)
     label: tuple[str, ...] = ()
     """Words on what was emulated, which are added to the heading."""
@@ -190,7 +196,7 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """A part of the page. `absent` says why a figure that could be expected is missing."""
+    """A part of the page. `absent` explains why a figure that readers may expect is missing."""
 
     anchor: str
     title: str
@@ -199,9 +205,9 @@ class Section:
     notes: tuple[str, ...] = ()
     absent: str = ""
     tables: tuple[Table, ...] = ()
-    """Tables beneath the figures; the tables with the figures' own data are not among them."""
+    """Tables beneath the figures, in addition to the tables of the figures' data."""
 
     @property
     def shows(self) -> bool:
-        """Return whether the section has a picture or a table; if not, a line at the page's end says why."""
+        """Return whether the section has a picture or a table. If not, the end of the page gives the reason."""
         return bool(self.pictures or self.tables)

@@ -1,4 +1,4 @@
-"""The table of cases as typed rows. Nothing is computed from them here."""
+"""The table of cases as typed rows. This module computes no results."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ from ddpbench.strategies.traits import traits_of
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row(CaseSummary):
-    """A case in the form that figures and tables need; fields that were not measured are None."""
+    """A case's results, and its names and words for figures and tables. Fields that were not measured are None."""
 
     case: Case
     numbers: str = ""
     """The type of the parameters, and the autocast type."""
     names: Namer = field(default=Namer(()), repr=False, compare=False)
-    """Names of all cases of the page; drawing processes do not have these."""
+    """Names of all cases of the page; empty in processes that only draw."""
     strategy_name: str = ""
     """The strategy as figures name it."""
     name: str = ""
-    """Strategy and ranks, and what distinguishes the case from others with the same strategy in its panel."""
+    """Strategy and ranks, and what distinguishes the case from others of the same strategy."""
     workload_name: str = ""
-    """The workload; a user's own by its class name, unless another workload has this name."""
+    """The workload's name. A user's workload has the name of its class, unless another workload has that name."""
     layout: str = ""
-    """`2 x 2` (nodes x ranks) or `on 2 nodes`, if the strategy ran the same number of ranks in several layouts."""
+    """`2 x 2` (nodes x ranks) or `on 2 nodes`, if the strategy ran the same number of ranks in several layouts.
+    Otherwise empty.
+    """
 
     @property
     def ok(self) -> bool:
@@ -40,17 +42,20 @@ class Row(CaseSummary):
 
     @property
     def emulated(self) -> bool:
-        """Return whether a link was shaped, or computation replayed, dilated or shrunk, which hollow markers show."""
+        """Return whether links were emulated, or computation was replayed, dilated or shrunk.
+
+        Figures show such cases with hollow markers.
+        """
         return is_virtual(self.case)
 
     @property
     def needs_no_link(self) -> bool:
-        """Return whether the case has no fabric and needs none: it has one rank, or ranks that exchange nothing."""
+        """Return whether the case has no fabric, and has one rank or ranks that exchange nothing, so it needs none."""
         return not self.case.fabric and (self.case.world_size == 1 or not traits_of(self.case).exchanges)
 
     @property
     def same_buckets(self) -> str:
-        """Return the other bucket caps that make the same buckets, which this case stands for: `1 MiB, 2 MiB`."""
+        """Return the other bucket caps that make the same buckets as this case's cap, for example `1 MiB, 2 MiB`."""
         return ", ".join(f"{cap} MiB" for cap in self.same_caps)
 
     @property
@@ -60,17 +65,17 @@ class Row(CaseSummary):
 
     @property
     def badges(self) -> str:
-        """Return the words that must accompany the case's numbers."""
+        """Return the words that must accompany the case's numbers, on emulation and on flaws."""
         return "; ".join(word for word in (*virtual_words(self.case), self.flaws) if word)
 
     @property
     def flaws(self) -> str:
-        """Return `badges` without the words on emulation, for places that state these elsewhere."""
+        """Return the words on flaws that must accompany the case's numbers, separated by semicolons."""
         return "; ".join(self.flaw_words)
 
     @property
     def flaw_words(self) -> tuple[str, ...]:
-        """Return the words of `flaws` one by one."""
+        """Return the words on flaws that must accompany the case's numbers, for example "oversubscribed"."""
         words = [] if self.ok else [self.status]
         if self.ok and self.unproved:
             words.append("unproved")
@@ -89,17 +94,17 @@ class Row(CaseSummary):
 
     @property
     def panel(self) -> GroupKey:
-        """Return the key that two cases must share to be compared in one pair of axes."""
+        """Return a grouping key. Cases with the same key may be compared in one plot."""
         return grouping.panel(self.case)
 
     @property
     def variant(self) -> GroupKey:
-        """Return the key that distinguishes the series of one panel; it does not include the bucket cap."""
+        """Return a grouping key that distinguishes the series of one panel. The key ignores the bucket cap."""
         return (*grouping.variant(self.case), self.layout)
 
 
 def rows_of(summary: RunSummary) -> list[Row]:
-    """Return the summary's cases as typed rows, in their order."""
+    """Return the cases of a run as typed rows, in the summary's order."""
     cases = [summary.planned[one.case_id] for one in summary.by_case]
     names = Namer(cases)
     machine = summary.about.machine
@@ -121,7 +126,7 @@ def _row(summary: CaseSummary, case: Case, names: Namer, machine: Mapping[str, o
 
 
 def _with_layouts(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows, with `layout` set if their strategy ran the same number of ranks in several layouts."""
+    """Return the rows. `layout` is set on those whose strategy ran the same number of ranks in several layouts."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.panel, row.variant), []).append(row)
@@ -130,7 +135,7 @@ def _with_layouts(rows: Sequence[Row]) -> list[Row]:
         shapes = {(row.case.world_size, row.case.nodes) for row in members}
         sizes = {size for size, _ in shapes}
         if len(shapes) > len(sizes):
-            # by equal nodes, or by equal ranks per node: whichever makes fewer and so longer series
+            # series of equal nodes, or of equal ranks per node, depending on which are fewer and so longer
             by_nodes = len({row.case.nodes for row in members}) <= len(
                 {row.case.ranks_per_node for row in members}
             )
@@ -143,7 +148,7 @@ def _with_layouts(rows: Sequence[Row]) -> list[Row]:
 def raw_launches(
     launches: Iterable[LaunchResult], of: Literal["step_time_s", "samples_per_s"] = "step_time_s"
 ) -> dict[str, list[float]]:
-    """Return the step times, or the samples/s, of the ok launches, by case id and in the order of rounds."""
+    """Return the step times (s), or the samples/s, of the successful launches by case id, in the order of rounds."""
     values: dict[str, list[float]] = {}
     for one in sorted(launches, key=lambda one: (one.case_id, one.round)):
         value = one.step_time_s if of == "step_time_s" else one.samples_per_s

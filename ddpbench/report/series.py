@@ -1,4 +1,4 @@
-"""Sort rows into panels, whose rows may be compared, and series, whose points may be joined by a line."""
+"""Group rows into panels, whose rows may be compared, and into series, whose points may be joined by a line."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from ddpbench.spec.grouping import PANEL, VARIANT, GroupKey, cap_order, cap_word
 from ddpbench.strategies.traits import Traits, traits_of
 
 BY_CAP = "Step time by bucket cap"
-"""The title of the section to which notes on bucket caps refer."""
+"""The title of the section on bucket caps, to which notes in other sections refer."""
 MOST_SERIES = 8
-"""Most series in one pair of axes, besides upper bounds. More cannot be distinguished."""
+"""Maximum number of series in one plot, not counting upper bounds. More could not be distinguished."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
-    """Rows of one strategy at one setting, by world size; `name` distinguishes the series from others of its panel."""
+    """Rows of one strategy at one setting, in order of world size. `name` distinguishes the series within its panel."""
 
     name: str
     strategy: str
     variant: int
-    """Number of the variant among those of the same strategy and algorithm, from 0. Variants share a colour, not a
-    marker.
+    """Index of the variant among those of the same strategy and algorithm, from 0. Variants have the same colour and
+    different markers.
     """
     rows: tuple[Row, ...]
     words: str = ""
@@ -47,7 +47,7 @@ class Series:
 
 
 def _most_ranks(every: Sequence[Series]) -> int:
-    """Return the largest number of ranks that was measured, without oversubscription if possible."""
+    """Return the largest number of ranks that was measured without oversubscription, or else the largest of all."""
     rows = [row for series in every for row in series.rows if row.ok and row.samples_per_s is not None]
     shared = {row.case.world_size for row in rows if row.oversubscribed}
     sizes = {row.case.world_size for row in rows}
@@ -72,16 +72,16 @@ class Panel:
 
     @property
     def world_sizes(self) -> list[int]:
-        """Return the numbers of ranks planned, ascending."""
+        """Return the planned numbers of ranks, ascending."""
         return sorted({row.case.world_size for row in self.rows})
 
     @property
     def oversubscribed_sizes(self) -> list[int]:
-        """Return the numbers of ranks at which a case had fewer cores than ranks."""
+        """Return the numbers of ranks at which a case was oversubscribed, ascending."""
         return sorted({row.case.world_size for row in self.rows if row.oversubscribed})
 
     def of_strategies(self, most: int = MOST_SERIES) -> tuple[list[Series], list[str]]:
-        """Return one series per strategy and variant, at one bucket cap each, and sentences on what is left out.
+        """Return one series per strategy and variant, each at one bucket cap, and sentences on what is left out.
 
         The cap is DDP's default if that was measured, otherwise the smallest measured cap. The choice is fixed,
         because taking each strategy's best cap would favour the strategy with the most caps.
@@ -111,8 +111,8 @@ class Panel:
                 )
                 shown = cap_words(cap) or "no"
                 notes.append(f"{name} is shown with {shown} buckets; {others}: see {BY_CAP}.")
-        # Series that do not fit, with the least throughput at the most ranks, are left out, so that no heading
-        # names them.
+        # If series do not fit, those with the least throughput at the most ranks are left out, so that no heading
+        # names a series that is not drawn.
         most_ranks = _most_ranks([series for series in chosen if series.traits.exchanges])
         chosen.sort(
             key=lambda series: (
@@ -132,9 +132,9 @@ class Panel:
 
 
 def panels_of(rows: Iterable[Row]) -> list[Panel]:
-    """Return panels of rows that may be compared, the largest first.
+    """Return the rows grouped into panels, those with the most successful cases first.
 
-    Panels whose cases exchange nothing are left out, unless all panels are such.
+    Panels whose cases exchange nothing are left out, unless all panels are like this.
     """
     rows = list(rows)
     groups: dict[tuple[Any, ...], list[Row]] = {}
@@ -143,7 +143,7 @@ def panels_of(rows: Iterable[Row]) -> list[Panel]:
     linked = {_but_links(group[0]) for group in groups.values() if group[0].case.fabric}
     keys = [
         key
-        for key, group in groups.items()  # cases that only join the groups of fabrics do not form a group
+        for key, group in groups.items()  # cases without links join the panels of fabrics; they need no panel
         if not (_but_links(group[0]) in linked and all(row.needs_no_link for row in group))
     ]
     worth = [key for key in keys if any(traits_of(row.case).exchanges for row in groups[key])]
@@ -157,7 +157,7 @@ def panels_of(rows: Iterable[Row]) -> list[Panel]:
 
 
 def panel_by_case(panels: Iterable[Panel]) -> dict[str, Panel]:
-    """Return the first panel of each case, by case ID."""
+    """Return the first panel that contains each case, by case id."""
     found: dict[str, Panel] = {}
     for panel in panels:
         for row in panel.rows:
@@ -166,9 +166,9 @@ def panel_by_case(panels: Iterable[Panel]) -> dict[str, Panel]:
 
 
 def joined(members: Sequence[Row], rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Return the members, rows of one fabric, after those of `rows` that use no link and share all other settings.
+    """Return `members`, which are rows of one fabric, after the rows without links that share all other settings.
 
-    Without a fabric, return the members alone.
+    The rows without links come from `rows`. If the members have no fabric, return them alone.
     """
     if not members[0].case.fabric:
         return tuple(members)
@@ -176,7 +176,7 @@ def joined(members: Sequence[Row], rows: Sequence[Row]) -> tuple[Row, ...]:
     layouts = {
         grouping.variant(row.case): row.layout
         for row in sorted(members, key=lambda row: sum(other.layout == row.layout for other in members))
-    }  # with several layouts, one rank is the start of the longest series
+    }  # with several layouts, a case of one rank starts the series with the most points
     free = [replace(row, layout=layouts.get(grouping.variant(row.case), "")) for row in linkless]
     return (*free, *members)
 
@@ -186,9 +186,9 @@ def _but_links(row: Row) -> GroupKey:
 
 
 def variant_words(rows: Iterable[Row], *, layouts: bool = True) -> dict[str, str]:
-    """Return, by case id, words that distinguish a case from other variants of its strategy.
+    """Return words that distinguish a case from other variants of its strategy, by case id.
 
-    They are empty if there is only one variant. With `layouts`, they include the case's layout on nodes.
+    The words are empty if there is only one variant. With `layouts`, they include the case's layout on nodes.
     """
     every = list(rows)
     names = every[0].names.of(row.case for row in every) if every else Namer(())
@@ -202,5 +202,5 @@ def variant_words(rows: Iterable[Row], *, layouts: bool = True) -> dict[str, str
 
 
 def alike_but(row: Row, *but: str) -> GroupKey:
-    """Return the key that a row shares with all cases that differ from it only in the fields `but`."""
+    """Return a grouping key that a row shares with all rows that differ from it only in the fields `but`."""
     return grouping.alike(row.case, but=but)

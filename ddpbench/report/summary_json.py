@@ -1,4 +1,4 @@
-"""A run's summary as JSON, embedded in the page."""
+"""Convert a run's summary to JSON, which is embedded in the page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ddpbench.naming import Namer
 
 
 def embedded_json(summary: RunSummary) -> str:
-    """Return the whole summary as JSON: every number of the page, and those that the page has no room for."""
+    """Return the complete summary as JSON text, which includes numbers for which the page lacks room."""
     about, course, said = summary.about, summary.course, summary.conclusions
     names = Namer(summary.planned.values())
     steps, sent, training = summary.steps, summary.communication, summary.training
@@ -112,7 +112,7 @@ def _failure(item: CaseFailure, label: str) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: numpy's numbers become Python's, and numbers that are not finite become None."""
+    """Convert a value for JSON: numpy's numbers become Python's, and NaN and infinity become None."""
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Render page templates: all text from a run is escaped, and an undefined name is an error."""
+"""Render page templates. All text from a run is escaped, and an undefined name is an error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def environment(folder: Path = _HERE) -> jinja2.Environment:
 
 
 def page_style() -> Markup:
-    """Return the style sheet that all pages have."""
+    """Return the style sheet of all pages."""
     return Markup((_HERE / "page.css").read_text(encoding="utf-8"))
 
 

@@ -1,4 +1,4 @@
-"""Format numbers, times and counts as text. No statistics."""
+"""Format numbers, times and counts as text. This module computes no statistics."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ series_of = units.series_of
 
 
 def number(value: float) -> str:
-    """Return a number with three significant digits and thousands separated."""
+    """Return a number as text with three significant digits and thousands separators."""
     return Interval(value).number
 
 
 def milliseconds(seconds: float) -> str:
-    """Return a time in ms: hundredths below 1 ms, tenths below 100 ms, whole above."""
+    """Return a time as text in ms, with two decimals below 1 ms, one below 100 ms, and none above."""
     value = seconds * 1e3
     return format_rounded(value, 0 if abs(value) >= 100 else 1 if abs(value) >= 1 else 2)
 
 
 def percent(fraction: float) -> str:
-    """Return a fraction in per cent, one decimal below 10 %."""
+    """Return a fraction as text in per cent, with one decimal below 10 %."""
     value = fraction * 100
     return f"{format_rounded(value, 1 if abs(value) < 10 else 0)} %"
 
 
 def signed_percent(fraction: float) -> str:
-    """Return a difference in per cent with its sign, `+1.2 %`."""
+    """Return a difference as text in per cent, with a plus sign if it is positive: `+1.2 %`."""
     text = percent(fraction)
     return f"+{text}" if fraction > 0 and text != percent(0.0) else text
 
@@ -43,17 +43,17 @@ def moment(utc: object) -> str:
 
 
 def ranks(world_size: int) -> str:
-    """Return `1 rank` or `4 ranks`."""
+    """Return `1 rank`, `4 ranks` and so on."""
     return counted(world_size, "rank")
 
 
 def valued(name: str, value: object) -> str:
-    """Return a name and a value: `DDP 409`, or `DDP on nodes of 1: 409` to keep two numbers apart."""
+    """Return a name and a value, with a colon if the name ends in a digit: `DDP 409`, `DDP on nodes of 1: 409`."""
     return f"{name}{':' if name[-1:].isdigit() else ''} {value}"
 
 
 def not_drawn(names: Sequence[str]) -> tuple[str, ...]:
-    """Return one sentence on the groups of cases that got no figure; empty if all did."""
+    """Return one sentence that names the groups of cases without a figure; empty if there are none."""
     if not names:
         return ()
     what = "; ".join(names)
@@ -62,7 +62,7 @@ def not_drawn(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def rounds_each(counts: Iterable[int]) -> str:
-    """Return `5 rounds each`, or `4 to 5 rounds each` if they differ."""
+    """Return `5 rounds each`, or `4 to 5 rounds each` if the counts differ."""
     distinct = sorted(set(counts))
     if len(distinct) < 2:
         return f"{counted(distinct[0] if distinct else 0, 'round')} each"
@@ -70,7 +70,7 @@ def rounds_each(counts: Iterable[int]) -> str:
 
 
 def launches_each(counts: Iterable[int]) -> str:
-    """Return `5 launches each`, or `4 to 5 launches each` if they differ."""
+    """Return `5 launches each`, or `4 to 5 launches each` if the counts differ."""
     distinct = sorted(set(counts))
     if not distinct:
         return "no launches"

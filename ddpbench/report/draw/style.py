@@ -45,7 +45,7 @@ class Look:
 
     @property
     def ink(self) -> str:
-        """Return the colour of thin lines: the outline's if there is one, because light lines are invisible on white."""
+        """Return the colour for thin lines: the outline's if there is one, because light lines vanish on white."""
         return self.outline or self.colour
 
 

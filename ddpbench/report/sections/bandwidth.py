@@ -1,4 +1,4 @@
-"""The figure of step time by bandwidth: how much does a faster link help, and does it change the best choice?"""
+"""The figure of step time by bandwidth, which shows what a faster link gains and whether it changes the best choice."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 MIN_RATES = 3
-"""Least number of bandwidths for a line. Fewer are drawn as categories."""
+"""Minimum number of bandwidths for a plot over bandwidth. Fewer are drawn as categories."""
 
 
 _PHONE_PANEL_IN = 3.2
 
 
 def _rate(row: Row) -> float | None:
-    """Return the bandwidth, bit/s, of a case's links if they are all alike; else None."""
+    """Return the bandwidth of a case's links, bit/s; None if the links differ, or if there are none."""
     links = links_of(row.case.fabric)
     return links.bandwidth[0] if links is not None and len(links.bandwidth) == 1 else None
 
@@ -46,9 +46,9 @@ def _rates(rows: Sequence[Row]) -> list[float]:
 
 
 def by_rate(rows: Sequence[Row]) -> list[list[Series]]:
-    """Return groups of lines over three or more bandwidths, with one line per strategy and bucket cap.
+    """Return groups of series to plot over bandwidth, with a series for each strategy and bucket cap.
 
-    Groups with most cases come first, then those with most ranks.
+    Each series has three or more bandwidths. Groups with the most cases come first, then those with the most ranks.
     """
     groups: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Row]]] = {}
     for row in rows:
@@ -94,13 +94,13 @@ def by_rate(rows: Sequence[Row]) -> list[list[Series]]:
 
 
 def name_of(lines: Sequence[Series]) -> str:
-    """Return a few words for what all lines of a figure share."""
+    """Return words for the settings that all series of a figure share."""
     row = lines[0].rows[0]
     return row.names.short(row.case, (), layouts=False)
 
 
 def of_caps(lines: Sequence[Series]) -> bool:
-    """Return whether the lines are bucket caps of one strategy."""
+    """Return whether the series are the bucket caps of one strategy."""
     kinds = {(row.case.strategy, *row.variant) for line in lines for row in line.rows}
     return len(kinds) == 1 and lines[0].rows[0].case.bucket_cap_mb is not None
 
@@ -151,9 +151,9 @@ def picture(lines: Sequence[Series], index: int, standings: Mapping[str, Standin
 
 
 def _heading(lines: Sequence[Series], standings: Mapping[str, Standing]) -> str:
-    """Return a heading on whether the best line differs between the fastest and the slowest link.
+    """Return a heading on whether the best series differs between the fastest and the slowest link.
 
-    For a single line, the heading says how much longer a step takes on the slowest link.
+    For a single series, the heading states how much longer a step takes on the slowest link.
     """
     slow, *_, fast = _rates([row for line in lines for row in line.rows])
     ends = f"at {format_bit_rate(slow)} as at {format_bit_rate(fast)}"
@@ -176,7 +176,7 @@ def _heading(lines: Sequence[Series], standings: Mapping[str, Standing]) -> str:
 
 
 def _shown_best(lines: Sequence[Series], rate: float, standings: Mapping[str, Standing]) -> Series | None:
-    """Return the line that is shown to be best at a bandwidth; None if none is."""
+    """Return the series that comparisons show to be best at a bandwidth; None if no series is."""
     return next(
         (
             line
@@ -240,7 +240,7 @@ def _paint(sheet: Sheet, *, lines: Sequence[Series]) -> None:
 
 
 def _paint_narrow(sheet: Sheet, *, lines: Sequence[Series]) -> None:
-    """Paint the form for a phone: the charts above each other, beneath the lines' names."""
+    """Paint the layout for a phone, with the names of the series on top and the plots above each other."""
     from matplotlib.lines import Line2D
 
     above = 0.1 + style.LEGEND_LINE_IN * legend_lines(line.name for line in lines)
@@ -285,7 +285,7 @@ def _paint_step_times(axes: Axes, lines: Sequence[Series]) -> None:
 
 
 def _paint_efficiencies(axes: Axes, lines: Sequence[Series]) -> None:
-    """Paint efficiencies from 0 to above the ideal, which is a dotted line."""
+    """Paint efficiency by bandwidth. The y axis starts at 0, and a dotted line marks the ideal."""
     shown = [row for line in lines for row in line.rows]
     axes.set_title("efficiency (ideal is 1)")
     axes.set_xscale("log")
@@ -298,7 +298,7 @@ def _paint_efficiencies(axes: Axes, lines: Sequence[Series]) -> None:
 
 
 def _finish_rates(axes: Axes, rates: Sequence[float]) -> None:
-    """Set the axis of bandwidths: a tick at each measured one."""
+    """Set the axis of bandwidths, with a tick at each measured bandwidth."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     axes.set_xlim(rates[0] / 1.3, rates[-1] * 1.3)
@@ -310,7 +310,7 @@ def _finish_rates(axes: Axes, rates: Sequence[float]) -> None:
 
 
 def _step_times_ms(shown: Sequence[Row]) -> list[float]:
-    """Return the step times and the ends of their intervals, ms."""
+    """Return the step times of all cases and the ends of their intervals, ms."""
     return [
         1e3 * value
         for row in shown
@@ -339,7 +339,7 @@ def _mark_shortest(axes: Axes, lines: Sequence[Series], rates: Sequence[float]) 
 
 
 def _name_lines(axes: Axes, lines: Sequence[Series], value: _Value) -> None:
-    """Write each line's name to the right of the plot, as close to the line's end as the other names allow."""
+    """Write each series' name to the right of the plot, as close to the end of its line as the other names allow."""
     from ddpbench.report.draw.canvas import spread
 
     ends = [value(line.rows[-1]) for line in lines]

@@ -1,4 +1,4 @@
-"""The breakdown figure: what fills a step? Stacked milliseconds from 0, overlapped communication beneath."""
+"""The breakdown figure, which shows what fills a step as stacked bars, with overlapped communication beneath."""
 
 from __future__ import annotations
 
@@ -28,19 +28,21 @@ MOST_BARS = 14
 _PITCH_IN = 0.48
 _NARROW_PITCH_IN = 0.7
 _BAR, _STRIP, _LIFT, _STRIP_AT = 0.45, 0.16, 0.12, 0.3
-"""Heights of a bar and of the strip beneath it, and their distances above and beneath the row's middle, in rows."""
+"""Height of a bar, height of the strip beneath it, and distances of the bar above and of the strip beneath the row's
+middle. The unit is the height of a row.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """The parts of one case's step, seconds, drawn as a bar."""
+    """The parts of one case's step, in seconds, which are drawn as a bar."""
 
     row: Row
     step: StepParts
     parts: Mapping[str, float]
     """Parts in the order in which they are stacked."""
     apart: bool = False
-    """True if instrumented steps take so much longer or shorter than timed ones that they do not describe these."""
+    """True if instrumented steps differ so much in length from timed steps that they do not describe timed steps."""
 
     @property
     def name(self) -> str:
@@ -59,7 +61,7 @@ class Bar:
 
     @property
     def overhead(self) -> float | None:
-        """Return the time of an instrumented step divided by that of a timed one, minus 1."""
+        """Return the duration of an instrumented step divided by that of a timed one, minus 1; None if unknown."""
         return self.step.instrumentation_overhead
 
 
@@ -72,7 +74,7 @@ def section(breakdown: Sequence[StepParts], checks: Checked, rows: Sequence[Row]
     panels = panels_of(rows)
     panel = max(panels, key=lambda panel: sum(row.case_id in bars for row in panel.rows))
     here = [bars[row.case_id] for row in panel.rows if row.case_id in bars]
-    if not here:  # only base cases were instrumented, and these alone make no panel
+    if not here:  # only base cases were instrumented, which do not form a panel
         here = list(bars.values())
     chosen, notes = _choose(here, len(bars))
     missing = {
@@ -93,7 +95,7 @@ def section(breakdown: Sequence[StepParts], checks: Checked, rows: Sequence[Row]
 
 
 def _apart(bars: Iterable[Bar]) -> list[str]:
-    """Return a note on cases whose instrumented steps differ in length from timed ones; empty if there are none."""
+    """Return a note that names the cases whose instrumented steps differ in length from timed ones; empty if none."""
     every = list(bars)
     marked = [bar for bar in every if bar.apart and bar.overhead is not None]
     if not marked:
@@ -114,13 +116,13 @@ def _apart(bars: Iterable[Bar]) -> list[str]:
 
 
 _CRUSHED = 4.0
-"""Bars this many times as long as others are drawn in a separate figure, if there are several such bars."""
+"""If several bars are this many times as long as several others, each group has a separate figure."""
 _FEWEST = 2
-"""Fewest bars for a separate figure."""
+"""Minimum number of bars in a separate figure."""
 _SEEN = 0.001
-"""Least visible part, as a fraction of the longest bar. The legend leaves thinner parts out."""
+"""Minimum length of a part that can be seen, as a fraction of the longest bar. The legend leaves shorter parts out."""
 _TIGHT = 1.1
-"""Least width of a part relative to its text: a number that fills its part to the edges cannot be read."""
+"""Minimum width of a part divided by the width of its text, so that the number can be read."""
 _STAR = "*"
 MARK = f" {_STAR}"
 """Mark after the name of a case whose breakdown does not describe its timed steps."""
@@ -147,7 +149,8 @@ def _bars(breakdown: Sequence[StepParts], checks: Checked, rows: Sequence[Row]) 
 def _choose(bars: Sequence[Bar], of: int) -> tuple[list[Bar], list[str]]:
     """Return at most MOST_BARS bars, in order of step time, and a note if some are left out.
 
-    Cases that are not oversubscribed are preferred, then those with most ranks. `of` counts all instrumented cases.
+    Cases that are not oversubscribed are preferred, then those with the most ranks. `of` is the number of
+    instrumented cases.
     """
     order = sorted(bars, key=lambda bar: (bar.row.oversubscribed, -bar.row.case.world_size))
     chosen = order[:MOST_BARS]
@@ -161,7 +164,7 @@ def _choose(bars: Sequence[Bar], of: int) -> tuple[list[Bar], list[str]]:
 
 
 def _scales(bars: Sequence[Bar]) -> list[Sequence[Bar]]:
-    """Return the bars in one group or two: short bars have a separate group if long ones would crush them.
+    """Return the bars in one group, or in two if long bars would make short ones unreadable.
 
     `bars` must be in order of step time.
     """
@@ -244,7 +247,7 @@ class _Texts:
 
 
 def _texts(bars: Sequence[Bar]) -> list[_Texts]:
-    """Return the times of each bar's parts, ms, rounded as in the table, so that the figure shows the same digits."""
+    """Return the times of each bar's parts as texts in ms, rounded as in the table."""
     texts = []
     for row in _table(bars).evenly_rounded().rows:
         *parts, overlapped = (cell.text for cell in row[2 : 3 + len(style.PHASES)])
@@ -304,13 +307,13 @@ def _table(bars: Sequence[Bar]) -> Table:
 
 
 def _labels(bars: Sequence[Bar]) -> list[str]:
-    """Return the bars' names for the figure: without a bucket cap that all share, which the caption states."""
+    """Return the names of the bars, without a bucket cap that all bars share."""
     names = bars[0].row.names.of(bar.row.case for bar in bars)
     return [names.short(bar.row.case) + MARK * bar.apart for bar in bars]
 
 
 def _shared_cap(bars: Sequence[Bar]) -> str:
-    """Return the bucket cap of all bars with buckets, in words; empty if they differ."""
+    """Return the bucket cap of all bars with buckets, in words; empty if it differs between bars."""
     caps = {f"{bar.row.bucket_name} buckets" for bar in bars if bar.row.case.bucket_cap_mb is not None}
     return caps.pop() if len(caps) == 1 else ""
 
@@ -344,7 +347,7 @@ def _paint(sheet: Sheet, *, bars: Sequence[Bar], labels: Sequence[str]) -> None:
 
 
 def _paint_narrow(sheet: Sheet, *, bars: Sequence[Bar], labels: Sequence[str]) -> None:
-    """Paint each case's name and total above its bar, which has the full width."""
+    """Paint the layout for a phone, with each case's name and total above its bar."""
     import textwrap
 
     axes = sheet.axes(0.12, 0.5, sheet.width_in - 0.3, _NARROW_PITCH_IN * len(bars) + 0.05)
@@ -377,9 +380,9 @@ def _finish(axes: Axes) -> None:
 
 
 def _stack(axes: Axes, place: float, bar: Bar, words: _Texts, longest: float, *, scale: float = 1.0) -> float:
-    """Draw a case's bar and the strip beneath, both `scale` times as high; return where the bar ends along x.
+    """Draw a case's bar and the strip beneath it, both `scale` times as high. Return the bar's end along x.
 
-    Parts that are wide enough show their time, as the table has it.
+    Parts that are wide enough show their time as text.
     """
     from ddpbench.report.draw.lines import text_width_in
 
@@ -428,7 +431,7 @@ def _stack(axes: Axes, place: float, bar: Bar, words: _Texts, longest: float, *,
 
 
 def _total(bar: Bar) -> str:
-    """Return words for the length of a bar, and for the time of the same case's timed steps."""
+    """Return text with the length of a bar and the duration of the same case's timed steps."""
     estimate = bar.row.step_time_s.scaled(1e3) if bar.row.step_time_s else None
     timed = f"\ntimed {estimate}" if estimate is not None else ""
     return f"{milliseconds(bar.step.step_time_s)} ms{timed}"

@@ -1,4 +1,4 @@
-"""The figure of step time by bucket cap: which cap is safe? `default` is a separate category."""
+"""The figure of step time by bucket cap, which shows which cap is safe. `default` is a separate category."""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ if TYPE_CHECKING:
 
 MOST_SIZES = 3
 _BELOW_IN = 1.35
-"""Height of the paired differences beneath the step times, inches."""
+"""Height of the plot of paired differences beneath the step times, inches."""
 _ASIDE_IN = 0.12
-"""Distance from a mean to its launches, inches: further away they would look like separate series."""
+"""Distance from a mean to the dots of its launches, inches. At a larger distance they would look like a series."""
 
 
 def section(steps: StepResults, rows: Sequence[Row]) -> Section:
-    """Return the section on buckets, with a figure for each strategy that was run with several caps."""
+    """Return the section on bucket caps, with figures for the first strategies that were run with several caps.
+
+    A heat map of the first strategy follows its figure if two or more numbers of ranks have several caps.
+    """
     raw = raw_launches(steps.launches)
     standings = stands(steps.comparisons, "buckets")
     groups: list[tuple[str, list[Row]]] = []
@@ -128,7 +131,7 @@ def _judged(rows: Sequence[Row], standings: Mapping[str, Standing]) -> bool:
 def _sizes(rows: Sequence[Row]) -> tuple[list[int], list[int]]:
     """Return the numbers of ranks to draw, and those to omit, both ascending.
 
-    Numbers of ranks with several caps are drawn rather than others, and large ones rather than small ones.
+    Numbers of ranks with several caps are preferred, then large ones.
     """
     sizes = sorted({row.case.world_size for row in rows if _has(row)}, reverse=True)
     several = [
@@ -146,7 +149,7 @@ def _marks(
     omitted: Sequence[int],
     standings: Mapping[str, Standing],
 ) -> list[str]:
-    """Return sentences on the figure's signs, on what is missing from it, and on how caps were compared."""
+    """Return sentences on the figure's signs, on what is missing from the figure, and on how caps were compared."""
     marks = marks_of(shown, missing)
     if omitted:
         where = (
@@ -179,7 +182,7 @@ def _caption(shown: Sequence[Row], marks: Sequence[str]) -> str:
 
 
 def _heading(panel_name: str, shown: Sequence[Row], standings: Mapping[str, Standing]) -> str:
-    """Return a heading with the finding on caps at the most ranks that were not oversubscribed."""
+    """Return a heading with the result on bucket caps at the most ranks that were not oversubscribed."""
     prefix = f"{panel_name} · " if panel_name else ""
     fair = [row for row in shown if not row.oversubscribed]
     if not fair:
@@ -196,7 +199,7 @@ def _heading(panel_name: str, shown: Sequence[Row], standings: Mapping[str, Stan
 
 
 def _compared(timed: Sequence[tuple[Row, Interval]], standings: Mapping[str, Standing], fastest: str) -> str:
-    """Return words that compare the caps at one number of ranks; `fastest` says which has the shortest step."""
+    """Return words that compare the caps at one number of ranks. `fastest` is the phrase on the shortest step."""
     judged = [(row, standings[row.case_id]) for row, _ in timed if row.case_id in standings]
     if not judged:
         return fastest
@@ -258,7 +261,7 @@ def _table(
 
 
 def _longer(stand: Standing | None) -> Interval | None:
-    """Return how much longer a step takes than with the fastest other cap, %; None if pairs are too few."""
+    """Return by how much a case's step is longer than that with the fastest other cap, %; None if pairs are too few."""
     if stand is None or not stand.ratio.has_ends:
         return None
     value, low, high = stand.ratio.value, stand.ratio.low, stand.ratio.high
@@ -268,7 +271,7 @@ def _longer(stand: Standing | None) -> Interval | None:
 
 
 def _digits(rows: Sequence[Row], standings: Mapping[str, Standing]) -> int:
-    """Return how many decimals the table's column of differences has."""
+    """Return the number of decimals in the table's column of differences."""
     decimals = [
         longer.decimals_in_column()
         for row in rows
@@ -354,7 +357,7 @@ def _differences(
     standings: Mapping[str, Standing],
     digits: int,
 ) -> None:
-    """Draw each cap's paired difference from the fastest other cap, around a line at 0.
+    """Draw each cap's paired difference from the fastest other cap, %, around a line at 0.
 
     Numbers are rounded to `digits` decimals, as in the table.
     """

@@ -1,4 +1,4 @@
-"""The section on claims, with the pairs of cases that decide each. Only if the experiment has claims."""
+"""The section on claims, with the pairs of cases that decide each claim."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ddpbench.report.parts import Cell, Column, Section, Table
 from ddpbench.report.rows import Row
 
 MOST_ROWS = 200
-"""Most rows of one claim's table; all are in the report's data."""
+"""Maximum number of rows in one claim's table. The embedded JSON has all rows."""
 
 
 def section(claims: Sequence[DecidedClaim], rows: Sequence[Row]) -> Section | None:
-    """Return the section on claims, with a table for each; None without claims."""
+    """Return the section on the experiment's claims, with a table for each claim; None if `claims` is empty."""
     if not claims:
         return None
     tables = tuple(_table(one) for one in claims if one.pairs)
@@ -47,7 +47,7 @@ def _table(one: DecidedClaim) -> Table:
 
 
 def _earlier(claims: Sequence[DecidedClaim]) -> Table | None:
-    """Return a table of these claims' earlier wordings and verdicts; None without claims."""
+    """Return a table of earlier wordings and verdicts of these claims; None if `claims` is empty."""
     if not claims:
         return None
     return Table(
@@ -76,7 +76,7 @@ def _numbered(says: str, number: int | None) -> str:
 
 
 def _caption(one: DecidedClaim, more: int) -> Iterator[str]:
-    """Yield a caption's sentences: the claim with its verdict, its source, the condition on each pair, the numbers."""
+    """Yield the sentences of a caption: the claim with its verdict, its source, and the condition on each pair."""
     yield f"{one.says}: {one.verdict}."
     if one.source:
         yield f"Claimed in {one.source}."

@@ -1,4 +1,4 @@
-"""The heat map of step time by bucket cap and ranks, or links: which cap is safe in every row?"""
+"""The heat map of step time by bucket cap and ranks, or by bucket cap and links, which shows the caps that are safe."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def picture(
     *,
     across: Across = "ranks",
 ) -> Picture | None:
-    """Return the heat map of one strategy's bucket caps; None unless two or more of its rows have several caps.
+    """Return the heat map of one strategy's bucket caps; None unless two or more rows of the map have several caps.
 
-    A row of the map is a number of ranks. With `across="link"` it is a fabric, the fastest first, and all cases have
-    one world size. `standings`, by case id, are from comparisons of the caps of a row.
+    Each row of the map is a number of ranks. With `across="link"`, each row is a fabric, the fastest first, and all
+    cases have one world size. `standings`, by case id, are from comparisons of the caps within a row of the map.
     """
     every = sorted({_key(row, across) for row in rows}, key=_order)
     sizes = _drawn_sizes(every, across)
@@ -97,7 +97,10 @@ def picture(
 
 
 def _drawn_sizes(every: Sequence[int | str], across: Across) -> Sequence[int | str]:
-    """Return the rows of the map: if there are too many, the largest powers of two of ranks, or the fastest links."""
+    """Return the rows of the map that are drawn.
+
+    If there are too many, these are the largest powers of two of ranks, or the fastest links.
+    """
     if len(every) <= MOST_ROWS:
         return every
     powers = [key for key in every if isinstance(key, int) and key & (key - 1) == 0]
@@ -113,7 +116,7 @@ def _comparable(shown: Sequence[Row], across: Across) -> bool:
 
 
 def _frame_words(shown: Sequence[Row], standings: Mapping[str, Standing]) -> str:
-    """Return sentences on what frames around cells mean, or on why there are none."""
+    """Return sentences on the meaning of frames around cells, or on why no cell has a frame."""
     stood = {standings[row.case_id].verdict for row in shown if row.case_id in standings} - {TOO_FEW}
     if stood & {BEST, AS_GOOD}:
         return f"Solid frame: best in its row. Dashed frame: as good as best. {METHOD}"
@@ -123,7 +126,7 @@ def _frame_words(shown: Sequence[Row], standings: Mapping[str, Standing]) -> str
 
 
 def _gap_words(missing: Sequence[str], empty: bool) -> list[str]:
-    """Return sentences on cells without a time: cases that did not end well, and combinations that were not run."""
+    """Return sentences on cells without a time, because the case failed or because the combination was not run."""
     words = [f"Crosshatched: {'; '.join(missing)}."] if missing else []
     return [*words, *(["Grey: not run."] if empty else [])]
 
@@ -155,12 +158,12 @@ def _file_name(index: int, across: Across) -> str:
 
 
 def _key(row: Row, across: Across) -> int | str:
-    """Return the row of the map that a case is in: its number of ranks, or its links."""
+    """Return the number of ranks, or the links, which identify the row of the map that a case belongs to."""
     return row.case.world_size if across == "ranks" else row.case.fabric
 
 
 def _order(key: int | str) -> float:
-    """Return a sort key: few ranks before many; fast links before slow ones, by the slowest of them."""
+    """Return a sort key for rows of the map, with few ranks before many, and fast links before slow ones."""
     if isinstance(key, int):
         return key
     links = links_of(key)
@@ -177,7 +180,7 @@ def _heading(
     standings: Mapping[str, Standing],
     across: Across,
 ) -> str:
-    """Return a heading with the caps that are best, or as good as best, in every row without oversubscription."""
+    """Return a heading with the caps that are best, or as good as the best, in all rows without oversubscription."""
     prefix = f"{panel_name} · " if panel_name else ""
     name = shown[0].strategy_name
     known = {case_id for case_id, one in standings.items() if one.verdict != TOO_FEW}
@@ -214,10 +217,10 @@ _Cells = Mapping[tuple[int | str, BucketCap], Row]
 
 
 def _longer(row: Row, sizes_rows: Sequence[Row], standings: Mapping[str, Standing]) -> float | None:
-    """Return how much longer a case's step is than the shortest in its row of the map, as a fraction.
+    """Return the fraction by which a case's step is longer than the shortest step in its row of the map.
 
     None if the case has no time. The difference is paired within rounds if the two cases were compared; otherwise it
-    is from the quotient of the means.
+    is the quotient of the means, minus 1.
     """
     times = {
         one.case_id: one.step_time_s.value for one in sizes_rows if one.ok and one.step_time_s is not None
@@ -297,11 +300,11 @@ def _paint(
 
 
 _LEFT_IN, _NARROW_CELL_IN = 0.8, 0.68
-"""Room for a row's name, and a cell's least width, on a phone, inches."""
+"""Width of a row's name, and minimum width of a cell, on a phone, inches."""
 
 
 def _blocks(caps: Sequence[BucketCap]) -> list[Sequence[BucketCap]]:
-    """Return the caps in blocks that fit next to each other on a phone, equally many in each except the last."""
+    """Return the caps in blocks that fit a phone's width. All blocks except the last have the same number of caps."""
     most = int((style.NARROW_WIDTH_IN - _LEFT_IN) / _NARROW_CELL_IN)
     each = math.ceil(len(caps) / math.ceil(len(caps) / most))
     return [caps[at : at + each] for at in range(0, len(caps), each)]
@@ -319,7 +322,7 @@ def _paint_narrow(
     cells: _Cells,
     standings: Mapping[str, Standing],
 ) -> None:
-    """Paint the map in blocks of a few caps above each other."""
+    """Paint the layout for a phone, with blocks of a few caps above each other."""
     blocks = _blocks(caps)
     names = _names(sizes, cells, width=11)
     cell = (sheet.width_in - _LEFT_IN - 0.08) / len(blocks[0])
@@ -332,7 +335,7 @@ def _paint_narrow(
 
 
 def _names(sizes: Sequence[int | str], cells: _Cells, *, width: int = 18) -> list[str]:
-    """Return the rows' names, broken into lines of `width` characters."""
+    """Return the names of the map's rows, broken into lines of `width` characters."""
     over = [size for size in sizes if any(row.oversubscribed for row in _of_size(cells, size))]
     mark = "oversubscribed" if width > 14 else "over-\nsubscribed"
     return [
@@ -352,7 +355,7 @@ def _paint_map(
     standings: Mapping[str, Standing],
     points: float = style.LABEL_PT,
 ) -> None:
-    """Paint the cells of these caps; the cells of all caps decide how dark they are."""
+    """Paint the cells of these caps. Their shade is relative to the slowest cell of all caps."""
     slower = {key: _longer(row, _of_size(cells, key[0]), standings) for key, row in cells.items()}
     worst = max([value for value in slower.values() if value is not None], default=0.0)
     for y, size in enumerate(sizes):
@@ -381,8 +384,9 @@ def _paint_map(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Look:
-    """The look of a cell. `slower` is how much slower it is than the lowest of its row; `worst` is the most of all
-    cells.
+    """The look of a cell. `slower` is by how much its step is longer than the shortest in its row, as a fraction.
+
+    `worst` is the largest such fraction of all cells.
     """
 
     slower: float | None
@@ -394,7 +398,7 @@ class _Look:
 
 
 def _cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look) -> None:
-    """Draw a cell: its ground, its text, and the frame of a cap that is best or as good."""
+    """Draw a cell's background and text, and a frame if its cap is best or as good as the best."""
     _draw_ground(axes, place, row, look.slower, look.worst)
     _write_cell(axes, place, row, look)
     if look.verdict in (BEST, AS_GOOD):
@@ -404,7 +408,7 @@ def _cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look) -> N
 def _draw_ground(
     axes: Axes, place: tuple[int, int], row: Row | None, slower: float | None, worst: float
 ) -> None:
-    """Fill a cell, the darker the slower it is; crosshatched if a case has no time, grey if no case was run."""
+    """Fill a cell, darker if it is slower. It is crosshatched if its case has no time, and grey if no case was run."""
     from matplotlib.patches import Rectangle
 
     share = max(0.0, slower) / worst if slower is not None and worst > 0 else 0.0
@@ -425,7 +429,7 @@ def _draw_ground(
 
 
 def _write_cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look) -> None:
-    """Write a cell's step time and how much longer than the lowest it is; or why it has no time."""
+    """Write a cell's step time and how much longer than the shortest it is, or the reason why it has no time."""
     slower, verdict = look.slower, look.verdict
     failed = row is not None and slower is None
     text, weight = "not run", "normal"
@@ -450,7 +454,7 @@ def _write_cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look
 
 
 def _draw_frame(axes: Axes, place: tuple[int, int], verdict: str) -> None:
-    """Draw a frame within a cell: solid around the best cap, dashed around one that is as good."""
+    """Draw a frame within a cell, solid around the best cap, dashed around a cap that is as good."""
     from matplotlib.patches import Rectangle
 
     axes.add_patch(

@@ -1,4 +1,4 @@
-"""The figure on input data: does training wait for it, and how many loader workers are enough?"""
+"""The figure on input data, which shows whether training waits for data, and how many loader workers are enough."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 MOST_GROUPS = 4
 _PITCH_IN, _LEFT_IN = 0.32, 1.45
 _NARROW_PITCH_IN, _NARROW_HEAD_IN = 0.54, 0.36
-"""Heights on a phone, where a bar's words are above it, inches."""
+"""Heights of a bar with the words above it, and of a group's name, on a phone, inches."""
 _QUESTION = "Is training waiting for its input, and how many loader workers are enough?"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputBar:
-    """A data setting of a group. `ratio` is its step time divided by the step time with data in memory."""
+    """The step time with one data setting. `ratio` is this time divided by the step time with data in memory."""
 
     row: Row
     waited_s: float | None
@@ -44,12 +44,12 @@ class InputBar:
 
     @property
     def cell(self) -> str:
-        """Return the verdict in words."""
+        """Return the verdict as text for a table."""
         return CELLS.get(self.verdict, self.verdict)
 
 
 def section(inputs: Sequence[InputResult], rows: Sequence[Row]) -> Section:
-    """Return the section on input data: a figure if there are several data settings, else a sentence."""
+    """Return the section on input data, with a figure if a case was run with several data settings, else a sentence."""
     groups = _groups(inputs, rows)
     several = [group for group in groups if len(group) > 1]
     # cases that are not oversubscribed first, then the most ranks
@@ -103,7 +103,7 @@ def _source(bar: InputBar) -> str:
 
 
 def _heading(groups: Sequence[Sequence[InputBar]]) -> str:
-    """Return a heading with the first group's verdict."""
+    """Return a heading with the verdict on the first group."""
     first = groups[0]
     bound = [bar for bar in first if bar.verdict in ("input-bound", "looks input-bound")]
     bound.sort(key=lambda bar: bar.ratio.value if bar.ratio is not None else bar.waited_share or 0.0)
@@ -205,7 +205,7 @@ def _table(groups: Sequence[Sequence[InputBar]]) -> Table:
 
 
 def _paint(sheet: Sheet, *, groups: Sequence[Sequence[InputBar]]) -> None:
-    """Paint a bar's source of data at its left, its measurement at its right."""
+    """Paint bars with the source of the data on the left and the measurement on the right."""
     right = 2.75
     axes = sheet.axes(_LEFT_IN, 0.5, sheet.width_in - _LEFT_IN - right, sheet.height_in - 0.85)
     axes.set_xlim(0, _longest_ms(groups) * 1.03)
@@ -238,7 +238,7 @@ def _paint(sheet: Sheet, *, groups: Sequence[Sequence[InputBar]]) -> None:
 
 
 def _paint_narrow(sheet: Sheet, *, groups: Sequence[Sequence[InputBar]]) -> None:
-    """Paint a bar's words above it, so that it has the full width; places along y are inches."""
+    """Paint the layout for a phone, with a bar's words above it. The unit along y is an inch."""
     height = sheet.height_in - 0.5 - 0.5
     axes = sheet.axes(0.12, 0.5, sheet.width_in - 0.3, height)
     axes.set_xlim(0, _longest_ms(groups) * 1.03)
@@ -262,7 +262,7 @@ def _paint_narrow(sheet: Sheet, *, groups: Sequence[Sequence[InputBar]]) -> None
 
 
 def _longest_ms(groups: Sequence[Sequence[InputBar]]) -> float:
-    """Return the end of the axis, ms: that of the longest whisker, but at most twice the longest bar."""
+    """Return the end of the axis, ms, which is that of the longest whisker, but at most twice the longest bar."""
     steps = [bar.row.step_time_s for group in groups for bar in group if bar.row.step_time_s is not None]
     longest = min(max(step.high or step.value for step in steps), 2 * max(step.value for step in steps))
     return axis_end(longest * 1e3)
@@ -274,7 +274,7 @@ def _in_lines(group: Sequence[InputBar], room_in: float) -> str:
 
 
 def _head_rows(group: Sequence[InputBar]) -> float:
-    """Return how many rows a group's name takes above its bars."""
+    """Return the height of a group's name above its bars, as a multiple of a bar's row."""
     return 1.2 + 0.5 * _in_lines(group, style.FULL_WIDTH_IN - _LEFT_IN).count("\n")
 
 
@@ -300,7 +300,7 @@ def _grounds(
 ) -> None:
     """Draw the grey ground of an oversubscribed group, and a line at the group's step time with data in memory.
 
-    `over` and `bars` are where the ground and the line extend along y.
+    `over` is the range of the ground along y, and `bars` is that of the line.
     """
     if group[0].row.oversubscribed:
         axes.axhspan(*over, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)
@@ -332,7 +332,7 @@ def _bar(axes: Axes, place: float, bar: InputBar, *, height: float) -> None:
 
 
 def _step_words(bar: InputBar) -> str:
-    """Return words for a bar's step time and wait for data; a second line compares the step with data in memory."""
+    """Return text with a bar's step time and its wait for data. A second line compares the step with data in memory."""
     step = bar.row.step_time_s
     assert step is not None
     gap = "" if bar.ratio is None else signed(bar.ratio)

@@ -1,4 +1,4 @@
-"""The figure on scaling laws: measured efficiency, the laws fitted to it, and how reliable they are."""
+"""The figure on scaling laws, with measured efficiency, the laws fitted to it, and how well they fit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 MOST_CURVES = 3
-"""Most curves next to each other in one figure."""
+"""Maximum number of curves in one figure."""
 _COLOURS: dict[Law, str] = {"amdahl": style.OUTLINE, "gustafson": style.OUTLINE, "usl": "#A14326"}
 _SHORT: dict[Law, str] = {"amdahl": "Amdahl", "gustafson": "Gustafson", "usl": "USL"}
 _SYMBOLS = {"s": "s", "alpha": "α", "beta": "β"}
@@ -43,7 +43,7 @@ _MEANINGS = {
 
 
 def section(laws: Sequence[CurveLaws], rows: Sequence[Row]) -> Section:
-    """Return the section on scaling laws, with a figure for each of the largest groups of comparable curves."""
+    """Return the section on scaling laws, with a figure for each of the first groups of comparable curves."""
     fitted: dict[int, list[CurveLaws]] = {}
     for curve in laws:
         if curve.laws.fits:
@@ -96,11 +96,11 @@ def _next(curve: CurveLaws) -> list[str]:
 
 
 def _note(curve: CurveLaws) -> Sentence:
-    """Return a paragraph on what a curve's laws say."""
+    """Return a paragraph on the results of all laws fitted to a curve."""
     laws = curve.laws
     words: list[str] = [laws.knee_words] if laws.knee_words else []
     for fit in laws.fits:
-        if fit.goodness == "beyond error":  # the table has its parameters, which describe nothing
+        if fit.goodness == "beyond error":  # its parameters, which are in the table, describe nothing
             words.append(f"{capital(LAW_NAMES[fit.law])} {fit.verdict}.")
             continue
         parameters = series_of(
@@ -118,9 +118,9 @@ def _label(group: Sequence[CurveLaws], by_id: Mapping[str, Row]) -> tuple[str, .
 
 
 def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str], panel: str) -> Picture:
-    """Return the figure of comparable curves.
+    """Return the figure of comparable curves and the laws fitted to them.
 
-    `panel` distinguishes this figure from others, and is empty if there are none.
+    `panel` distinguishes this figure from others, and is empty if it is the only one.
     """
     curves = list(group[:MOST_CURVES])
     heading = f"{panel} · {_heading(curves)}" if panel else _heading(curves)
@@ -188,12 +188,12 @@ def _heading(curves: Sequence[CurveLaws]) -> str:
 
 
 def _missed(curve: CurveLaws) -> list[Law]:
-    """Return the laws that are shown not to fit. A law with too few points to judge it is not among them."""
+    """Return the laws that do not fit the curve within its error. Laws that cannot be judged are not included."""
     return [fit.law for fit in curve.laws.fits if fit.goodness == "beyond error"]
 
 
 def _without(curve: CurveLaws) -> str:
-    """Return words for the heading about a curve that no law is shown to fit."""
+    """Return words for the heading about a curve to which no law was shown to fit."""
     missed = _missed(curve)
     if not missed:
         return "not judged"
@@ -240,7 +240,7 @@ def _table(group: Sequence[CurveLaws]) -> Table:
 
 
 def _scaled(interval: Interval) -> Interval:
-    """Return a fraction in per cent; the rounding error of an exact fit becomes 0."""
+    """Return a fraction in per cent. The rounding error of an exact fit becomes 0."""
 
     def cent(value: float | None) -> float | None:
         return None if value is None else 0.0 if abs(value) < 1e-9 else 100 * value
@@ -361,7 +361,7 @@ _MARKS = {"within error": "fits", "beyond error": "does not fit", "undetermined"
 
 
 def _texts(curve: CurveLaws) -> list[tuple[str, str]]:
-    """Return the lines of text beneath the axes, one for each parameter, with its law's colour."""
+    """Return the lines of text beneath the axes, one per parameter, each with the colour of its law."""
     lines: list[tuple[str, str]] = []
     for fit in curve.laws.fits:
         shown = [(name, value) for name, value in fit.parameters.items() if name in _SYMBOLS]

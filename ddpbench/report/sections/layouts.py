@@ -1,4 +1,4 @@
-"""The figure on layouts: does the number of nodes matter for the same ranks? Only if there are several layouts."""
+"""The figure on layouts, which shows whether the number of nodes matters for the same number of ranks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def section(steps: StepResults, rows: Sequence[Row]) -> Section | None:
 
 
 def shape(row: Row) -> str:
-    """Return a layout as nodes x ranks per node: `2 x 4`."""
+    """Return a case's layout as nodes x ranks per node, for example `2 x 4`."""
     return layout_of(row.case)
 
 
@@ -64,7 +64,7 @@ def _has(row: Row) -> bool:
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     """Return groups of rows that differ only in their layout.
 
-    Groups that are not oversubscribed come first, then those with most ranks.
+    Groups that are not oversubscribed come first, then those with the most ranks.
     """
     groups: dict[GroupKey, list[Row]] = {}
     for row in rows:

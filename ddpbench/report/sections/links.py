@@ -1,4 +1,4 @@
-"""The section on links: step time by bandwidth, and by any other link or replay option that varies."""
+"""The section on links, with step time by bandwidth, and by other link properties or replay options that vary."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _UNIT = "ms per step"
 
 
 def section(steps: StepResults, rows: Sequence[Row]) -> Section | None:
-    """Return the section on links and on options of replays; None if neither varies."""
+    """Return the section on links and on options of the workload; None if neither varies."""
     raw = raw_launches(steps.launches)
     able = [row for row in rows if _has(row) and traits_of(row.case).exchanges and row.case.world_size > 1]
     by_rate = bandwidth.by_rate(able)
@@ -71,9 +71,9 @@ def _has(row: Row) -> bool:
 
 
 def _maps(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    """Return the cases of each heat map of bucket caps over fabrics, with an empty panel name.
+    """Return the cases of each heat map of bucket caps by fabric, as pairs of an empty panel name and rows.
 
-    A map has one strategy and one world size. Maps with most cases come first.
+    A map has one strategy and one world size. Maps with the most cases come first.
     """
     groups: dict[GroupKey, list[Row]] = {}
     for row in rows:
@@ -84,7 +84,7 @@ def _maps(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 
 
 def _with_caps(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows whose links were run with more than one bucket cap."""
+    """Return the rows whose fabric was run with more than one bucket cap."""
     caps: dict[str, set[float | str | None]] = {}
     for row in rows:
         caps.setdefault(row.case.fabric, set()).add(row.case.bucket_cap_mb)
@@ -92,9 +92,9 @@ def _with_caps(rows: Sequence[Row]) -> list[Row]:
 
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return groups of cases of one strategy, cap and layout that differ only in links or in options of the workload.
+    """Return groups of cases that differ only in their links or in options of the workload.
 
-    If both vary, each fabric has a separate group. Groups that are not oversubscribed come first, then those with
+    If both vary, each fabric has a separate group. Groups that are not oversubscribed come first, then those with the
     most ranks.
     """
     groups: dict[GroupKey, list[Row]] = {}

@@ -1,4 +1,4 @@
-"""The section on a rank's memory, for runs whose strategies differ in it."""
+"""The section on memory per rank, for runs whose strategies differ in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryRow:
-    """A row of the memory table: what the rank with most memory holds. It stands for all cases that hold the same."""
+    """A row of the memory table, for all cases whose most loaded rank holds the same amount of model state."""
 
     row: Row
     words: str
@@ -31,7 +31,7 @@ class MemoryRow:
 
 
 def section(rows: Sequence[Row]) -> Section | None:
-    """Return the section on memory per rank; None if, for every model, all cases hold the same amount."""
+    """Return the section on memory per rank; None if all cases of a model hold the same amount, for every model."""
     kept = _kept(rows)
     models: dict[tuple[Any, ...], set[tuple[int, int, int]]] = {}
     for one in kept:
@@ -108,7 +108,7 @@ def _kept(rows: Sequence[Row]) -> list[MemoryRow]:
 
 
 def _model(row: Row) -> GroupKey:
-    """Return the key that cases must share to have the same model state, before a strategy divides it among ranks."""
+    """Return the grouping key of cases that have the same model state before a strategy divides it among ranks."""
     return grouping.deciding("state", row.case)
 
 

@@ -1,4 +1,4 @@
-"""The figures of emulated networks: network time by nodes with the textbook's formula, and the traffic."""
+"""The figure of network time by nodes on emulated networks, with the textbook's formula, and the table of traffic."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OWN_LINKS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NetworkPoint:
-    """Network time of a case's step, measured and by the formula, milliseconds."""
+    """Network time of a case's step, as measured and by the formula, in milliseconds."""
 
     row: Row
     time_ms: Interval
@@ -60,7 +60,7 @@ class NetworkPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NetworkCurve:
-    """A strategy's points by number of nodes, on one fabric."""
+    """A strategy's points on one fabric, by number of nodes."""
 
     name: str
     strategy: str
@@ -122,7 +122,7 @@ def _points(network: Sequence[NetworkResult], rows: Sequence[Row]) -> dict[str, 
 
 
 def _lines(panel: Panel, points: Mapping[str, NetworkPoint]) -> list[NetworkCurve]:
-    """Return a curve for each strategy of a panel with two or more numbers of nodes at the same ranks per node."""
+    """Return a curve for each strategy of a panel that has several numbers of nodes with the same ranks per node."""
     lines: list[NetworkCurve] = []
     for item in panel.of_strategies()[0]:
         by_shape: dict[int, list[NetworkPoint]] = {}
@@ -208,8 +208,8 @@ def _picture(panel: Panel, lines: Sequence[NetworkCurve], index: int) -> Picture
 def _heading(lines: Sequence[NetworkCurve]) -> str:
     """Return a heading with the network times of the slowest and the fastest strategy.
 
-    The times are at the most nodes that all strategies have. A single strategy has the times at its most and fewest
-    nodes.
+    The times are at the most nodes that all strategies have. For a single strategy, the heading has its times at the
+    most and the fewest nodes.
     """
     shared = set.intersection(*({point.row.case.nodes for point in line.points} for line in lines))
     if len(lines) > 1 and shared:
@@ -230,7 +230,7 @@ def _heading(lines: Sequence[NetworkCurve]) -> str:
 def _table(lines: Sequence[NetworkCurve], panel: Panel) -> Table:
     """Return the table of network times.
 
-    The caption states the links, which a panel's cases share, and the rounds if they are alike.
+    Its caption states the links of the panel's cases, and the number of rounds if it is the same for all cases.
     """
     every = [point for line in lines for point in line.points]
     links = link_words(every[0].row.case.fabric)
@@ -285,7 +285,7 @@ def _table(lines: Sequence[NetworkCurve], panel: Panel) -> Table:
 
 
 def _traffic(rows: Sequence[Row]) -> Table | None:
-    """Return a table of the traffic per step on the busiest node's link, by case; None if nothing was counted."""
+    """Return a table of the traffic per step on the busiest node's link, by case; None if no traffic was counted."""
     several = len({row.case.workload for row in rows}) > 1
     lines = []
     for row in rows:
@@ -342,7 +342,7 @@ def _size(value: float | None) -> Cell:
 
 
 def _paint(sheet: Sheet, *, lines: Sequence[NetworkCurve]) -> None:
-    """Paint the lines, with their names at the right, as close to the lines' ends as the other names allow."""
+    """Paint the curves, with their names in the right margin near the ends of their lines."""
     from ddpbench.report.draw.canvas import spread
 
     axes = sheet.axes(0.75, 0.55, sheet.width_in - 2.75, sheet.height_in - 0.75)
@@ -363,7 +363,7 @@ def _paint(sheet: Sheet, *, lines: Sequence[NetworkCurve]) -> None:
 
 
 def _paint_narrow(sheet: Sheet, *, lines: Sequence[NetworkCurve]) -> None:
-    """Paint the lines beneath their names, for a phone."""
+    """Paint the layout for a phone, with the curves beneath their names."""
     from matplotlib.lines import Line2D
 
     above = 0.15 + style.LEGEND_LINE_IN * legend_lines(map(_valued_name, lines))
@@ -386,7 +386,7 @@ def _paint_narrow(sheet: Sheet, *, lines: Sequence[NetworkCurve]) -> None:
 
 
 def _valued_name(line: NetworkCurve) -> str:
-    """Return a line's name with its time at the most nodes."""
+    """Return a curve's name with its network time at the most nodes."""
     last = line.points[-1]
     return f"{line.name}: {last.time_ms} ms at {last.row.case.nodes} nodes"
 

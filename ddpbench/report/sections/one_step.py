@@ -1,4 +1,4 @@
-"""The figure of one step, with two lanes per rank on one clock: why is communication exposed?"""
+"""The timeline of one step, with two lanes per rank, which shows why communication is exposed."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 MOST_ROWS = 4
-"""Most rows of a lane for transfers that are under way at the same time."""
+"""Maximum number of rows in a lane for concurrent transfers."""
 _COMPUTE_IN, _TRANSFER_IN, _BELOW_IN = 0.24, 0.19, 0.45
 _SHOWN = 0.004
-"""Shortest part of the step that can be seen, as a fraction of the step."""
+"""Minimum duration that can be seen in the figure, as a fraction of the step."""
 _SYNCHRONIZE = "synchronize"
 _PARTS: Mapping[str, str] = {
     "forward": "forward",
@@ -38,7 +38,10 @@ _PARTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Frame:
-    """Room around and between lanes, inches; columns of the legend, and lines of the note on the end of backward."""
+    """The layout of the lanes: the room around and between them in inches, and the number of columns of the legend.
+
+    `lines` is the number of lines of the note on the end of backward.
+    """
 
     left: float
     right: float
@@ -60,7 +63,7 @@ _NARROW = _Frame(left=0.12, right=0.18, above=0.78, gap=0.3, columns=2, lines=2)
 
 
 def section(steps: StepResults, rows: Sequence[Row]) -> Section:
-    """Return the section on one step, or the reason why there is none to draw."""
+    """Return the section on one step, with the reason if no step can be drawn."""
     step = steps.one_step
     row = next((row for row in rows if step is not None and row.case_id == step.case_id), None)
     absent = steps.one_step_absent or "No step of this run was instrumented."
@@ -96,7 +99,7 @@ def _picture(step: OneStep, row: Row, name: str) -> Picture:
 
 
 def _after_s(step: OneStep) -> float | None:
-    """Return how long transfers continued after the last backward; None if one of the two is unknown."""
+    """Return how long transfers continued after the last backward, seconds; None if either end is unknown."""
     if step.backward_end_s is None or step.comm_end_s is None:
         return None
     return max(0.0, step.comm_end_s - step.backward_end_s)
@@ -151,7 +154,7 @@ def _caption(step: OneStep, row: Row, name: str) -> str:
 
 
 def _listed(ranks: Sequence[int]) -> str:
-    """Return ranks in words, with runs of neighbours joined: `ranks 1 to 4 and 6`."""
+    """Return ranks in words, with consecutive ranks joined, for example `ranks 1 to 4 and 6`."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:
@@ -167,7 +170,7 @@ def _name(transfer: Transfer, several: bool) -> str:
 
 
 def _several(step: OneStep) -> bool:
-    """Return whether transfers must be distinguished by their operation."""
+    """Return whether a step's transfers have different operations, so that names of transfers need the operation."""
     return len({transfer.op for lane in step.lanes for transfer in lane.transfers}) > 1
 
 
@@ -213,7 +216,7 @@ def _table(step: OneStep, row: Row) -> Table:
 
 
 def _stacked(transfers: Sequence[Transfer]) -> list[int]:
-    """Return each transfer's row, so that transfers under way at once do not cover each other."""
+    """Return the row within its lane for each transfer, so that concurrent transfers do not cover each other."""
     free = [float("-inf")] * MOST_ROWS
     rows = []
     for transfer in transfers:
@@ -228,13 +231,13 @@ def _height(lane: Lane) -> float:
 
 
 def _paint(sheet: Sheet, *, step: OneStep) -> None:
-    """Paint lanes beneath each other, the ranks' names at their left."""
+    """Paint the lanes beneath each other, with the ranks' names on the left."""
     axes, ticks = _lanes(sheet, step, _WIDE)
     axes.set_yticks(ticks, ["\n".join(_rank(lane, step)) for lane in step.lanes])
 
 
 def _paint_narrow(sheet: Sheet, *, step: OneStep) -> None:
-    """Paint lanes that have the full width, the ranks' names above them."""
+    """Paint the layout for a phone, with each rank's name above its lanes."""
     axes, ticks = _lanes(sheet, step, _NARROW)
     for middle, lane in zip(ticks, step.lanes, strict=True):
         axes.text(
@@ -252,7 +255,10 @@ def _paint_narrow(sheet: Sheet, *, step: OneStep) -> None:
 
 
 def _rank(lane: Lane, step: OneStep) -> list[str]:
-    """Return words for a lane: its rank with the time of its step, and why this rank is shown if not all are."""
+    """Return words for a lane: its rank with the length of its step, and the reason why this rank is shown.
+
+    The reason is left out if all ranks are shown.
+    """
     mark = ", longest" if lane.rank == step.slowest and len(step.lanes) > 1 else ""
     return [
         f"rank {lane.rank}{mark}: {milliseconds(lane.length_s)} ms",
@@ -261,7 +267,7 @@ def _rank(lane: Lane, step: OneStep) -> list[str]:
 
 
 def _lanes(sheet: Sheet, step: OneStep, frame: _Frame) -> tuple[Axes, list[float]]:
-    """Draw everything except the ranks' names; return the axes, and the lanes' middles, where the names belong."""
+    """Draw everything except the ranks' names. Return the axes, and the middle of each rank's lanes along y."""
     body = frame.body_in(step)
     width = sheet.width_in - frame.left - frame.right
     axes = sheet.axes(frame.left, _BELOW_IN, width, body)
@@ -328,7 +334,7 @@ def _communicate(axes: Axes, lane: Lane, top: float, per_in: float, *, labels: b
 
 
 def _queue(axes: Axes, when: tuple[float, float], y: float) -> None:
-    """Draw a transfer's time in its queue as a line."""
+    """Draw a line for the time that a transfer spends in its queue."""
     axes.plot(when, [y, y], color=style.MUTED, linewidth=_QUEUE_PT, solid_capstyle="butt", zorder=2)
 
 
@@ -347,9 +353,9 @@ def _inside(
     left: bool = False,
     colour: str = style.INK,
 ) -> bool:
-    """Write the first of `words` that fits between the two times `when`; return whether one fits.
+    """Write the first of `words` that fits between the two times `when`. Return whether any of them fits.
 
-    A box in the colour `ground` keeps hatches off the text.
+    A box in the colour `ground` covers hatches behind the text.
     """
     from ddpbench.report.draw.lines import text_width_in
 
@@ -417,13 +423,13 @@ _QUEUE_PT = 2.0
 
 
 def _hidden_s(one: Transfer, lane: Lane) -> float:
-    """Return how long a transfer is under way while its rank computes."""
+    """Return how long a transfer is under way while its rank computes, seconds."""
     exposed = sum(max(0.0, min(one.end_s, end) - max(one.begin_s, start)) for start, end in lane.exposed)
     return one.end_s - one.begin_s - exposed
 
 
 def _keys(step: OneStep) -> list[style.Fill | str]:
-    """Return what the legend explains: fills, and the names of lines and ticks."""
+    """Return the entries of the legend: fills, and the labels of lines and ticks."""
     spans = {
         _PARTS.get(name, "other_compute")
         for lane in step.lanes

@@ -1,7 +1,4 @@
-"""The figure on precision: how much does autocast gain, and is it faster on this device?
-
-Only if several precisions were run.
-"""
+"""The figure on precision, for runs with several, which shows how much faster or slower autocast makes a step."""
 
 from __future__ import annotations
 
@@ -57,7 +54,7 @@ def section(steps: StepResults, rows: Sequence[Row]) -> Section | None:
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     """Return groups of rows that differ only in precision.
 
-    Groups that are not oversubscribed come first, then those with most ranks.
+    Groups that are not oversubscribed come first, then those with the most ranks.
     """
     groups: dict[GroupKey, list[Row]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""The scaling figure: how close to ideal? Speed-up on the left, efficiency on the right."""
+"""The figure on scaling, with speed-up on the left and efficiency on the right."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def section(claims: Sequence[DecidedClaim], rows: Sequence[Row]) -> Section:
-    """Return the section on scaling, with a figure for each of the largest groups of comparable cases."""
+    """Return the section on scaling, with a figure for each of the first groups of comparable cases."""
     by_id = {row.case_id: row for row in rows}
     panels = panels_of(rows)
     drawable = [panel for panel in panels if _can_draw(panel)]
@@ -66,9 +66,9 @@ def _can_draw(panel: Panel) -> bool:
 
 
 def _series(panel: Panel) -> tuple[list[Series], list[str]]:
-    """Return a panel's curves that have a point, and sentences on what is left out.
+    """Return a panel's series that have a point to draw, and sentences on what is left out.
 
-    The base case has no curve: it is where the ideal starts, at (1, 1), and the caption names it.
+    The base case has no series, because it is the point (1, 1) where the ideal line starts.
     """
     series, notes = panel.of_strategies()
     drawn = [item for item in series if item.traits.role != "base" and any(_has(row) for row in item.rows)]
@@ -133,7 +133,7 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row], claims: Sequenc
 def _base_text(shown: Sequence[Row], by_id: Mapping[str, Row]) -> str:
     """Return a sentence that names the base case and its throughput.
 
-    If there are several base cases, it also names the strategies of each.
+    If there are several base cases, the sentence also names the strategies that are compared with each.
     """
     over: dict[str, list[str]] = {}
     for row in shown:
@@ -221,14 +221,14 @@ def _table(panel: Panel, series: Sequence[Series]) -> Table:
 
 
 def _paint(sheet: Sheet, *, series: Sequence[Series], panel: Panel) -> None:
-    """Paint both panels next to each other, the series' names at the right."""
+    """Paint both panels next to each other, with the names of the series on the right."""
     left = sheet.axes(0.5, 0.55, 3.7, 3.5)
     right = sheet.axes(4.75, 0.55, 2.85, 3.5)
     _label_ends(right, _paint_panels(left, right, series, panel))
 
 
 def _paint_narrow(sheet: Sheet, *, series: Sequence[Series], panel: Panel) -> None:
-    """Paint the panels above each other, beneath the series' names."""
+    """Paint the layout for a phone, with the names of the series on top and the panels above each other."""
     from matplotlib.lines import Line2D
 
     above = style.LEGEND_LINE_IN * _legend_lines(series)
@@ -262,7 +262,7 @@ _LEGEND_CHARACTERS = 50
 
 
 def _legend_lines(series: Sequence[Series]) -> int:
-    """Return how many lines a phone's legend has, its title and values included."""
+    """Return the number of lines in a phone's legend, including its title and the series' values."""
     return 1 + legend_lines(f"{item.name}: 0.999" for item in series)
 
 
@@ -275,7 +275,7 @@ def _name_with_value(name: str, estimate: Interval) -> str:
 def _paint_panels(
     left: Axes, right: Axes, series: Sequence[Series], panel: Panel
 ) -> list[tuple[Series, float, Interval, float]]:
-    """Draw both panels, and return the result of `_paint_efficiency`."""
+    """Draw the panels of speed-up and efficiency, and return the result of `_paint_efficiency`."""
     sizes = panel.world_sizes
     _paint_speedup(left, series, sizes, panel.oversubscribed_sizes)
     ends = _paint_efficiency(right, series, sizes, panel.oversubscribed_sizes)
@@ -288,7 +288,7 @@ def _paint_panels(
 
 
 def _plot(axes: Axes, xs: Sequence[float], item: Series, estimates: Sequence[Interval | None]) -> None:
-    """Draw points, whiskers and a thin line that breaks where a point is missing."""
+    """Draw a series' points, whiskers, and a thin line that breaks where a point is missing."""
     look = item.look
     ys = [e.value if e else math.nan for e in estimates]
     axes.plot(xs, ys, color=look.ink, linewidth=0.9, zorder=2)
@@ -318,13 +318,13 @@ def _on_grid(
 
 
 _APART = 0.05
-"""Octaves between points that would otherwise hide each other. Few, so that points do not seem to leave the ideal
-line.
+"""Distance in octaves of ranks between points that would otherwise hide each other. It is small, so that points do not
+seem to leave the ideal line.
 """
 
 
 def _overlap(lines: Sequence[Sequence[Interval | None]]) -> bool:
-    """Return whether, at some number of ranks, three points or more have whiskers that cover each other."""
+    """Return whether whiskers of three or more series overlap at any number of ranks."""
     for column in zip(*lines, strict=True):
         known = [(e.low or e.value, e.high or e.value) for e in column if e]
         for low, high in known:
@@ -376,7 +376,7 @@ def _paint_speedup(
 
 
 def _runs(sizes: Sequence[int], oversubscribed: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the first and last size of each unbroken run of oversubscribed sizes, which gets one grey ground."""
+    """Return the first and last size of each unbroken run of oversubscribed sizes. Each run gets one grey ground."""
     runs: list[tuple[int, int]] = []
     for before, size in zip((0, *sizes), sizes, strict=False):
         if size in oversubscribed:
@@ -386,7 +386,7 @@ def _runs(sizes: Sequence[int], oversubscribed: Sequence[int]) -> list[tuple[int
 
 
 def _thinned(sizes: Sequence[int]) -> list[int]:
-    """Return world sizes to label: all, or the powers of two among them if all would collide."""
+    """Return the world sizes to label, which are all, or only the powers of two if all labels would collide."""
     if len(sizes) <= 8:
         return list(sizes)
     return [size for size in sizes if size & (size - 1) == 0] or list(sizes[:: len(sizes) // 8 + 1])
@@ -395,7 +395,7 @@ def _thinned(sizes: Sequence[int]) -> list[int]:
 def _paint_efficiency(
     axes: Axes, series: Sequence[Series], sizes: Sequence[int], oversubscribed: Sequence[int]
 ) -> list[tuple[Series, float, Interval, float]]:
-    """Draw the efficiencies; return each series with the x, the estimate and the ranks of its labelled point."""
+    """Draw the efficiencies. Return each series with the x, the estimate and the ranks of its labelled point."""
     logs = [math.log2(size) for size in sizes]
     gaps = [after - before for before, after in pairwise(logs)] or [1.0]
     step = min(0.09, 0.5 * min(gaps) / max(len(series), 1))
@@ -417,7 +417,7 @@ def _paint_efficiency(
             ends.append((item, xs[last], estimate, sizes[last]))
     axes.axhline(1, linestyle=":", color=style.MUTED, linewidth=1.2, zorder=1)
     half = 0.4 * min(gaps)
-    # at the foot, unless points are there: then beneath the ideal
+    # at the bottom of the axes, or beneath the ideal line if points are at the bottom
     lows = [
         e.low or e.value for item in series for e in _on_grid(item, sizes, lambda row: row.efficiency) if e
     ]
@@ -443,7 +443,7 @@ def _paint_efficiency(
 
 
 def _in_lines(item: Series) -> str:
-    """Return a series' name for the margin. A long name takes two lines, for strategy and variant.
+    """Return a series' name for the margin. A long name takes two lines, for the strategy and the variant.
 
     A line that is still too long loses its middle.
     """
@@ -458,7 +458,7 @@ def _middle_out(words: str) -> str:
 
 
 def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, Interval, float]]) -> None:
-    """Write a label for each series in the margin on the right, tied to its last point by a thin line."""
+    """Write a label for each series in the right margin, joined to its last point by a thin line."""
     from ddpbench.report.draw.canvas import spread
 
     if not ends:

@@ -1,4 +1,4 @@
-"""The section on the time to start ranks, by launcher and number of ranks. Only if several launchers were used."""
+"""The section on the time to start ranks, by launcher and number of ranks, for runs with several launchers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PARTS = ("Process", "Imports", "Data and model", "Rendezvous", "First step")
 
 
 def section(rows: Sequence[Row]) -> Section | None:
-    """Return the section on start-up, a table without a figure.
+    """Return the section on start-up time, which is a table.
 
     None if only one launcher was used, or if no launch recorded its start-up.
     """

@@ -1,4 +1,4 @@
-"""The figure of throughput by strategy: which is fastest, and how far from the upper bound?"""
+"""The figure of throughput by strategy, which shows the fastest and its distance from the upper bound."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 MOST_ROWS = 16
-"""Most strategies, with their variants, in a figure: each takes a separate row."""
+"""Maximum number of series in a figure, not counting upper bounds. Each series takes a separate row."""
 MOST_SIZES = 4
 _PITCH_IN = 0.27
 _UNIT = "samples/s"
 
 
 def section(launches: Sequence[LaunchResult], findings: Sequence[Finding], rows: Sequence[Row]) -> Section:
-    """Return the section on strategies, with a figure for each of the largest groups of comparable cases."""
+    """Return the section on strategies, with a figure for each of the first groups of comparable cases."""
     raw = raw_launches(launches, "samples_per_s")
     panels = panels_of(rows)
     drawable = [panel for panel in panels if _can_draw(panel)]
-    # Cases that differ in their recovery train alike until something fails.
+    # Cases that differ only in their recovery train in the same way until something fails.
     sound = [panel for panel in drawable if any(row.case.recovery in UNDISTURBED for row in panel.rows)]
     drawable = sound or drawable
     drawn, rest = split(drawable)
@@ -56,7 +56,10 @@ def section(launches: Sequence[LaunchResult], findings: Sequence[Finding], rows:
 
 
 def _ratios(findings: Sequence[Finding], rows: Sequence[Row]) -> tuple[Table, ...]:
-    """Return a table, in a tuple, of the step-time ratios behind findings on strategies; empty if there are none."""
+    """Return a table of the ratios of step times on which findings on strategies are based, in a tuple.
+
+    It is empty without findings on strategies.
+    """
     by_id = {row.case_id: row for row in rows}
     ratios = [
         (by_id[case], by_id[one.cases[-1]], ratio, one.badge)
@@ -90,7 +93,10 @@ def _ratios(findings: Sequence[Finding], rows: Sequence[Row]) -> tuple[Table, ..
 
 
 def _stated(rows: Sequence[Row]) -> list[str]:
-    """Return the notes that strategies have on themselves, to be shown with their numbers, except DataParallel's."""
+    """Return the notes that strategies define about themselves, except those of `DataParallel`.
+
+    The notes must be shown with the strategies' numbers.
+    """
     notes = {
         row.strategy_name: traits_of(row.case).note
         for row in rows
@@ -110,7 +116,7 @@ def _can_draw(panel: Panel) -> bool:
 def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Picture:
     series, notes = panel.of_strategies(MOST_ROWS)
     sizes = sorted({row.case.world_size for item in series for row in item.rows if _has(row)}, reverse=True)
-    sizes.sort(key=lambda size: size in panel.oversubscribed_sizes)  # stable: not oversubscribed ones first
+    sizes.sort(key=lambda size: size in panel.oversubscribed_sizes)  # stable; oversubscribed sizes last
     kept = sizes[:MOST_SIZES]
     if len(sizes) > MOST_SIZES:
         omitted = sorted(sizes[MOST_SIZES:])
@@ -194,16 +200,16 @@ def _heading(panel: Panel, groups: _Groups) -> str:
 
 
 def _bound_of(row: Row, bounds: Mapping[Hashable, Row]) -> Interval | None:
-    """Return the throughput of the independent ranks that compute as the case does; None if there are none."""
+    """Return the throughput of independent ranks with the same computation as the case; None if none were measured."""
     bound = bounds.get(grouping.deciding("compute", row.case))
     return bound.samples_per_s if bound is not None else None
 
 
 def _beside(shown: Sequence[tuple[str, Row]], rows: Sequence[Row]) -> str:
-    """Return words for what independent ranks measured, and for whether it bounds the throughputs shown.
+    """Return words on the throughput of independent ranks, and on whether it bounds the throughputs shown.
 
     It is not called an upper bound if a throughput shown is above it. The words are empty if the cases have no bound,
-    or several.
+    or different ones.
     """
     bounds = bounds_of(rows)
     values = {bound.value: bound for _, row in shown if (bound := _bound_of(row, bounds)) is not None}
@@ -225,7 +231,7 @@ def _beside(shown: Sequence[tuple[str, Row]], rows: Sequence[Row]) -> str:
 def _about_bounds(groups: _Groups) -> list[str]:
     """Return sentences on independent ranks as an upper bound.
 
-    They say where independent ranks were slower than a strategy, and which strategies they do not bound.
+    The sentences say where independent ranks were slower than a strategy, and which strategies they do not bound.
     """
     beaten: list[int] = []
     less: dict[str, Case] = {}
@@ -257,7 +263,7 @@ def _about_bounds(groups: _Groups) -> list[str]:
 
 
 def _unbounded(cases: Mapping[str, Case]) -> str:
-    """Return words that name these cases, and say why independent ranks are no bound for them."""
+    """Return words that name these cases and explain why independent ranks do not bound them."""
     by: dict[str, list[str]] = {}
     for name, case in cases.items():
         engine = traits_of(case).engine

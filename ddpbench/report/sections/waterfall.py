@@ -1,4 +1,4 @@
-"""The waterfall: where did efficiency go? From 1, the ideal, to the measured value, with one loss below the other."""
+"""The waterfall of lost efficiency, from the ideal 1 to the measured value, with one bar per loss."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST_NOT_ATTRIBUTED = 0.05
 _MOST_NAMED = 2
 _PITCH_IN = 0.27
 _NARROW_PITCH_IN, _NARROW_BAR = 0.4, 0.4
-"""Height of a row on a phone, inches, and the fraction of it that the row's bar takes."""
+"""Height of a row on a phone, inches, and the height of its bar as a fraction of the row's."""
 _QUESTION = "Where did efficiency go?"
 
 NAMES: Mapping[str, str] = {
@@ -62,7 +62,7 @@ _FILLS: Mapping[str, style.Fill] = {
     "rest": style.Fill("rest: medians do not add up", style.GROUND, edge=style.MUTED),
 }
 _UNEXPLAINED = ("not_attributed", "timed", "rest")
-"""Losses that do not explain anything."""
+"""Losses that do not explain any efficiency lost."""
 _ZERO = style.Fill("interval includes 0", style.GRID, edge=style.MUTED)
 _WHOLE = style.Fill("efficiency", style.GROUND, edge=style.OUTLINE)
 _IDEAL, _MEASURED = "ideal", "measured"
@@ -70,7 +70,7 @@ _IDEAL, _MEASURED = "ideal", "measured"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fall:
-    """Losses of one case. `rounds` counts the rounds with everything that an interval needs."""
+    """The losses of one case. `rounds` is the number of rounds that have all measurements for an interval."""
 
     row: Row
     name: str
@@ -81,20 +81,20 @@ class Fall:
     """The name of the base case."""
     losses: Mapping[str, Interval]
     timed: Interval
-    """The loss `timed`: the difference between timed and instrumented steps."""
+    """The loss named `timed`, which is the difference between timed and instrumented steps."""
     efficiency: Interval
     rounds: int
     split: bool
     outrun: bool = False
-    """True if independent ranks were slower than this case, so that they bound nothing."""
+    """True if independent ranks were slower than this case, so that they are not an upper bound."""
 
     @property
     def unexplained(self) -> tuple[str, float]:
-        """Return the name of the largest loss that explains nothing, and its size without its sign."""
+        """Return the name of the largest loss that explains nothing, and its absolute value."""
         known = {
             name: abs(self.losses[name].value) for name in ("not_attributed", "rest") if name in self.losses
         }
-        if not _includes_zero(self.timed):  # else it may be chance
+        if not _includes_zero(self.timed):  # otherwise it may be chance
             known["timed"] = abs(self.timed.value)
         return max(known.items(), key=lambda one: one[1])
 
@@ -106,15 +106,15 @@ class Fall:
 
     @property
     def weighed(self) -> Mapping[str, Interval]:
-        """Return the losses to choose a cause from.
+        """Return the losses from which the main cause is chosen.
 
         Contention and own computation are summed if one of them is a gain.
         """
         crowded, own = (self.losses.get(name) for name in ("contention", "own_computation"))
         if crowded is None or own is None or all(one.high is None or one.high >= 0 for one in (crowded, own)):
             return self.losses
-        # Both are differences from independent ranks, whose errors cancel in the sum. So the sum's interval is
-        # wide enough if it has the width of both.
+        # Both are differences from independent ranks, whose errors cancel in the sum. So the sum of both widths is
+        # enough for the sum's interval.
         both = Interval(
             crowded.value + own.value, _added(crowded.low, own.low), _added(crowded.high, own.high)
         )
@@ -125,7 +125,7 @@ class Fall:
 
     @property
     def cause(self) -> str | None:
-        """Return the name of the main cause: the largest loss, if it may be `named` and has no `rivals`; else None."""
+        """Return the name of the main cause: the largest loss, if it is `named` and has no `rivals`. Otherwise None."""
         return self.largest if self.named and not self.rivals else None
 
     @property
@@ -141,16 +141,16 @@ class Fall:
 
     @property
     def rivals(self) -> list[str]:
-        """Return the names of losses that may be larger than the largest: their intervals overlap with its interval."""
+        """Return the names of losses that may be larger than `largest`, because their intervals overlap its interval."""
         low = self.weighed[self.largest].low
         others = [name for name in self.weighed if name not in (self.largest, "not_attributed", "rest")]
         return [name for name in others if low is None or (self.weighed[name].high or 0.0) >= low]
 
     @property
     def unsure(self) -> list[str]:
-        """Return the rivals whose intervals are too wide to decide.
+        """Return the names of rivals whose intervals are too wide to decide.
 
-        These intervals include 0 and reach above the median of the largest loss.
+        These intervals include 0 and extend above the median of the largest loss.
         """
         most = self.weighed[self.largest].value
         return [
@@ -230,15 +230,15 @@ def _includes_zero(loss: Interval) -> bool:
 
 
 def _text(loss: Interval) -> str:
-    """Return a loss with three decimals, and its interval. Less than a thousandth of a step does not matter.
+    """Return a loss as text with three decimals, and with its interval. An exact zero is `0`.
 
-    An exact zero is `0`.
+    Three decimals suffice, because less than a thousandth of a step does not matter.
     """
     return " ".join(filter(None, [_fixed(loss.value), _ends(loss)]))
 
 
 def _ends(loss: Interval) -> str:
-    """Return the interval of a loss in brackets; empty without an interval, or for an exact zero."""
+    """Return the interval of a loss in brackets; empty if the interval is unknown or an exact zero."""
     known = loss.has_ends and not loss.value == loss.low == loss.high == 0
     return f"[{_fixed(loss.low)}, {_fixed(loss.high)}]" if known else ""
 
@@ -383,7 +383,7 @@ def _paint(sheet: Sheet, *, fall: Fall) -> None:
 
 
 def _paint_narrow(sheet: Sheet, *, fall: Fall) -> None:
-    """Paint each loss's name and number above its bar, which has the full width."""
+    """Paint the layout for a phone, with each loss's name and number above its bar."""
     axes = sheet.axes(0.16, 0.5, sheet.width_in - 0.34, sheet.height_in - 0.5)
     for place, (name, text, look) in enumerate(_stairs(axes, fall, height=_NARROW_BAR)):
         over_bar(axes, place - 0.6 * _NARROW_BAR, name, text, **look)
@@ -393,7 +393,7 @@ def _paint_narrow(sheet: Sheet, *, fall: Fall) -> None:
 
 
 def _stairs(axes: Axes, fall: Fall, *, height: float = 0.62) -> list[tuple[str, str, dict[str, Any]]]:
-    """Draw the bars from the ideal to the measured value; return each bar's name, number and text style."""
+    """Draw the bars from the ideal to the measured value. Return each bar's name, number and text style."""
     start = _start(fall)
     at = highest = 1.0
     for loss in fall.losses.values():
@@ -432,9 +432,9 @@ def _stairs(axes: Axes, fall: Fall, *, height: float = 0.62) -> list[tuple[str, 
 
 
 def _start(fall: Fall) -> float:
-    """Return where the axis begins: above 0 if losses would otherwise take less than half of the axis.
+    """Return where the axis starts: above 0 if losses would otherwise take less than half of the axis.
 
-    It begins below 0 if a bar ends there.
+    It starts below 0 if a bar ends there.
     """
     at = lowest = 1.0
     for loss in fall.losses.values():

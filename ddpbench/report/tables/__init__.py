@@ -1,1 +1,1 @@
-"""Tables that do not belong to a figure."""
+"""Tables of the report that do not belong to a figure."""

@@ -1,4 +1,4 @@
-"""The summary table: all cases, with a column for each setting that varies."""
+"""The summary table of all cases, with a column for each setting that varies."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from ddpbench.spec.links import link_words
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Settings:
-    """Settings of the cases: those that differ have columns, and the caption states the shared ones."""
+    """The cases' settings. Those that differ have columns, and the table's caption states the shared ones."""
 
     caps: Collection[str]
     """The bucket caps, in words."""
     tells_caps: bool
-    """True if bucket caps have a column: if there are several, or one stands for others."""
+    """True if bucket caps have a column, because there are several caps, or one stands for others."""
     launches: Collection[int]
-    """Numbers of launches per case; a column if they differ."""
+    """Numbers of launches per case. They have a column if they differ."""
     extra: Sequence[Setting]
     """Settings that vary, with a column each."""
     rest: Sequence[Setting]
@@ -43,9 +43,9 @@ class _Settings:
 
 
 def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
-    """Return a table with a row per case, even if it failed or was skipped, and a column per setting that varies.
+    """Return the table of all cases, including failed and skipped ones, with a column for each setting that varies.
 
-    The caption states bucket caps and launches if they are alike, because the column of notes needs the room.
+    The caption states the bucket cap and the number of launches if all cases have the same, to leave room for notes.
     """
     settings = _settings(rows)
     best = {
@@ -105,7 +105,7 @@ def _settings(rows: Sequence[Row]) -> _Settings:
 
 
 def _of_all(words: Sequence[Sequence[str]]) -> list[str]:
-    """Return the words that all of several rows have: a column with one value throughout would be useless."""
+    """Return the words that are in all rows; empty if there is only one row."""
     return [word for word in words[0] if all(word in others for others in words)] if len(words) > 1 else []
 
 
@@ -164,9 +164,9 @@ def _backend(row: Row, settings: _Settings) -> Cell:
 _TOLD_BESIDE = ("fabric", "compute", "dilation", "shrink")
 """Settings that are shown with the backend."""
 _MOST_COLUMNS = 13
-"""Most columns that fit next to each other at 1280 pixels. If more settings vary, the last ones share a column."""
+"""Maximum number of columns, which fit a width of 1280 pixels. If more settings vary, the last ones share a column."""
 _ALWAYS = 9
-"""Columns that every summary has."""
+"""Number of columns that every summary table has."""
 
 
 def _rest(row: Row, settings: Sequence[Setting]) -> str:
@@ -195,9 +195,10 @@ def _numbers(row: Row, *, strong: bool) -> Iterator[Cell]:
 
 
 def _ties(summary: RunSummary, oversubscribed: Collection[str]) -> dict[str, str]:
-    """Return, by case id, words for the best of each compared group, for those as good as it, and for undecided ones.
+    """Return words on each comparison in which a case is best, as good as the best, or undecided, by case id.
 
-    Steps of `oversubscribed` cases may have waited for cores, so these and cases compared with them get no words.
+    Steps of `oversubscribed` cases may have waited for cores, so these cases and those compared with them have no
+    words.
     """
     words: dict[str, list[str]] = {}
     for topic, what in _TOPICS.items():
@@ -215,4 +216,4 @@ _TOPICS = {
     "layouts": "layout",
     "ranks": "case of its ranks",
 }
-"""Kinds of comparisons in words, the widest group last: it is used only for cases that are in no other."""
+"""Topics of comparisons, in words. The last topic is used only for cases that the others do not compare."""

@@ -1,4 +1,4 @@
-"""The section on phases of the strategy data_parallel, and the table of all phases that strategies note."""
+"""The section on the phases of DataParallel's step, and the table of all phases that strategies record."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from ddpbench.strategies.traits import traits_of
 
 
 def is_data_parallel(case: Case) -> bool:
-    """Return whether a case's strategy drives torch replicas by threads of one process, as DataParallel does."""
+    """Return whether a case's strategy runs torch replicas in threads of one process, as `DataParallel` does."""
     traits = traits_of(case)
     return traits.one_process and traits.engine == "torch"
 
 
 def data_parallel_section(phases: Sequence[StrategyPhase], all_rows: Sequence[Row]) -> Section | None:
-    """Return the section on DataParallel's phases.
+    """Return the section on the phases of DataParallel's step.
 
-    If only other strategies noted phases, return a section with a title only; if none did, None.
+    If only other strategies recorded phases, the section has a title and nothing else. If no strategy did, return
+    None.
     """
     anchor, title = "data-parallel", "DataParallel's phases"
     rows = [row for row in all_rows if is_data_parallel(row.case)]
@@ -45,9 +46,9 @@ def data_parallel_section(phases: Sequence[StrategyPhase], all_rows: Sequence[Ro
 
 
 def phases_table(phases: Sequence[StrategyPhase], rows: Sequence[Row]) -> Table | None:
-    """Return a table of the time of each named span, in the order in which they occur; None without phases.
+    """Return a table of the median time of each phase, in the order in which phases occur; None if `phases` is empty.
 
-    It has a column for each of up to eight cases.
+    Up to eight cases have a column.
     """
     if not phases:
         return None

@@ -1,4 +1,4 @@
-"""Cases that failed or were left out, and the figures that lack them."""
+"""The table of cases that failed or were left out, and of the figures that lack them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ddpbench.report.words import series_of
 def failures_table(
     failures: Sequence[CaseFailure], rows: Sequence[Row], affected: Mapping[str, Sequence[int]]
 ) -> Table | None:
-    """Return a table of failures, with the figures from which cases are missing (`affected`, by case id).
+    """Return the table of failures; None if there are none.
 
-    None without failures.
+    `affected` has the numbers of the figures in which a case is missing, by case id.
     """
     if not failures:
         return None

@@ -1,4 +1,4 @@
-"""Results of the proofs that cases passed before they were timed."""
+"""Results of the proofs, which compare each case with single-process training before the case is timed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ddpbench.units import counted
 
 
 def proofs_table(proofs: Sequence[Proved], rows: Sequence[Row]) -> Table | None:
-    """Return a table of comparisons by strategy: the largest error, its tolerance, and how many were made.
+    """Return a table of the proofs by strategy, with the largest error, its tolerance, and the number of comparisons.
 
-    None without proofs.
+    None if `proofs` is empty.
     """
     if not proofs:
         return None
@@ -55,7 +55,7 @@ def proofs_table(proofs: Sequence[Proved], rows: Sequence[Row]) -> Table | None:
 
 
 def proofs_line(proofs: Sequence[Proved]) -> str:
-    """Return one line on the proofs: how many comparisons passed, failed or were left out; empty without proofs."""
+    """Return a line with the numbers of comparisons that passed, failed or were left out; empty if `proofs` is empty."""
     if not proofs:
         return ""
     made = [one for one in proofs if was_made(one.tolerance)]
@@ -86,7 +86,7 @@ def _verdict(failed: int, made: int, count: int) -> str:
 
 
 def _number(value: float | None) -> Cell:
-    """Return a cell with a number; an empty one for None."""
+    """Return a cell with a number in scientific notation; an empty cell for None."""
     if value is None:
         return Cell(text="", number=True)
     return Cell(text=_scientific(value), key=_error(value), number=True)

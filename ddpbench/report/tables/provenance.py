@@ -1,4 +1,4 @@
-"""The machine and the emulated networks that a run was measured on."""
+"""Tables of the machine and the emulated networks on which a run was measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ddpbench.units import format_bit_rate, with_minus
 
 
 def machine_table(machine: Mapping[str, object], part: str, caption: str) -> Table:
-    """Return a table of one part of machine.json, `identity` or `context`, flattened."""
+    """Return a table of all entries in one part of machine.json: `identity` or `context`."""
     facts = machine.get(part)
     pairs = list(_flat(facts)) if isinstance(facts, Mapping) else []
     rows = tuple((Cell(text=name), Cell(text=value)) for name, value in pairs)
@@ -31,7 +31,7 @@ def _flat(data: Mapping[Any, object], prefix: str = "") -> Iterator[tuple[str, s
 
 
 def fabrics_table(fabrics: Sequence[FabricRun]) -> Table | None:
-    """Return a table of how emulated networks were made and what their links reached in the proof.
+    """Return a table of how emulated networks were made, and of the rates that their links reached in the proof.
 
     None if no network was emulated.
     """
@@ -85,7 +85,10 @@ def fabrics_table(fabrics: Sequence[FabricRun]) -> Table | None:
 
 
 def _rates(rates: Sequence[float]) -> str:
-    """Return `100 Mbit/s`, or the lowest and the highest if they differ, to three digits."""
+    """Return the lowest and the highest rate as text, to three digits: `100 Mbit/s to 1 Gbit/s`.
+
+    If both are equal, return one rate. Return an empty text if `rates` is empty.
+    """
     if not rates:
         return ""
     low, high = (format_bit_rate(float(f"{value:.3g}")) for value in (min(rates), max(rates)))

@@ -1,4 +1,4 @@
-"""The section on a job's work other than training: evaluation, and checkpoints of its state."""
+"""The section on a job's work other than training: evaluation and checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_CASES = 8
 
 
 def section(saved: Sequence[CheckpointCost], rows: Sequence[Row]) -> Section | None:
-    """Return the section on evaluation and checkpoints; None if no case was asked for either."""
+    """Return the section on evaluation and checkpoints; None if no case has results on either."""
     evaluated = [row for row in rows if row.ok and row.evaluation_samples_per_s is not None]
     evaluated.sort(key=lambda row: (row.oversubscribed, -row.case.world_size))
     costs = costs_of(saved, rows)

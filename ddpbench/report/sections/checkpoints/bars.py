@@ -1,4 +1,4 @@
-"""Horizontal bars with whiskers, one per row, for both figures of this section."""
+"""Horizontal bars with whiskers, one per row, for the figures of evaluation and checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def whiskered(
     axes: Axes, place: float, estimate: Interval, fill: style.Fill, *, height: float, label: str
 ) -> None:
-    """Draw a row's bar with its whiskers, and `label` at the right."""
+    """Draw a row's bar with whiskers, and write `label` to the right of the axes."""
     axes.barh(
         place,
         estimate.value,
@@ -37,13 +37,13 @@ def whiskered(
 
 
 def right_end(estimates: Sequence[Interval]) -> float:
-    """Return the end of an axis with room for all bars and whiskers, but at most about twice the longest bar."""
+    """Return the end of an x axis with room for all bars and whiskers, but at most about twice the longest bar."""
     longest = max(estimate.value for estimate in estimates)
     return 1.04 * axis_end(min(max(estimate.high or estimate.value for estimate in estimates), 2 * longest))
 
 
 def finish(axes: Axes, names: Sequence[str], unit: str) -> None:
-    """Set the limits along y, and write the rows' names, the first on top, and the unit beneath."""
+    """Set the limits along y, write the rows' names from top to bottom, and the unit beneath the x axis."""
     axes.set_ylim(len(names) - 0.45, -0.55)
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", length=0)

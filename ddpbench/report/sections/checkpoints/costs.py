@@ -1,4 +1,4 @@
-"""The figure on checkpoints: how long one takes, and which share of the time they take, by how often they are made."""
+"""The figure on checkpoints, with the time of one checkpoint, and the fraction of all time that checkpoints take."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 _PITCH_IN, _NARROW_PITCH_IN, _SHARES_IN = 0.4, 0.56, 3.2
-"""Least height of a bar's row, on a page and on a phone; and the height of the lower plot on a phone; inches."""
+"""Minimum height of a bar's row on a page, the same on a phone, and height of the lower plot on a phone; inches."""
 _PHONE_IN = style.NARROW_WIDTH_IN - 0.3
 _METHODS = {"plain": "rank 0, torch.save", "dcp": "all ranks, DCP"}
 _MARKERS = {"plain": "o", "dcp": "s"}
@@ -35,9 +35,10 @@ _COLOURS = {"plain": "#0072B2", "dcp": "#D55E00"}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointCosts:
-    """Cost of a case's checkpoints by one method. Times are in seconds.
+    """The cost of a case's checkpoints by one method. Times are in seconds.
 
-    `shares` are computed from `mean_s` and `step_mean_s`.
+    `shares` are the fractions of time that checkpoints take at each of `INTERVALS`, computed from `mean_s` and
+    `step_mean_s`.
     """
 
     row: Row
@@ -56,9 +57,9 @@ class CheckpointCosts:
 
 
 def costs_of(saved: Sequence[CheckpointCost], rows: Sequence[Row]) -> list[CheckpointCosts]:
-    """Return checkpoint costs by case and method.
+    """Return the checkpoint costs of each case and method.
 
-    Cases that are not oversubscribed come first, then those with most ranks.
+    Cases that are not oversubscribed come first, then those with the most ranks.
     """
     by_id = {row.case_id: row for row in rows if row.ok}
     costs: list[CheckpointCosts] = []
@@ -87,7 +88,7 @@ def costs_of(saved: Sequence[CheckpointCost], rows: Sequence[Row]) -> list[Check
 
 
 def checkpoint_picture(costs: Sequence[CheckpointCosts]) -> Picture:
-    """Return the figure of how long a checkpoint takes, and which share of the time checkpoints take."""
+    """Return the figure of the time of a checkpoint, and of the fraction of all time that checkpoints take."""
     heading = _heading(costs)
     sizes = sorted({round(cost.size_bytes / 1e6, 1) for cost in costs})
     megabytes = f"{sizes[0]:,g}" if len(sizes) == 1 else f"{sizes[0]:,g} to {sizes[-1]:,g}"
@@ -170,7 +171,7 @@ def _share(fraction: float) -> str:
 
 
 def _names(costs: Sequence[CheckpointCosts], room_in: float, points: float) -> list[str]:
-    """Return the bars' names, in lines that fit into `room_in` inches."""
+    """Return each bar's case and method, in lines that fit into `room_in` inches."""
     return [f"{in_lines(cost.row.name, room_in, points)}\n{_METHODS[cost.method]}" for cost in costs]
 
 
@@ -184,7 +185,7 @@ def _narrow_pitch_in(costs: Sequence[CheckpointCosts]) -> float:
 
 
 def _paint(sheet: Sheet, *, costs: Sequence[CheckpointCosts]) -> None:
-    """Paint bars on the left, shares on the right."""
+    """Paint the times of checkpoints as bars on the left, and their fractions of all time as lines on the right."""
     names = _names(costs, NAMES_IN, style.TICK_PT)
     left = 0.3 + max(text_width_in(name, style.TICK_PT) for name in names)
     height = sheet.height_in - 0.8
@@ -198,7 +199,7 @@ def _paint(sheet: Sheet, *, costs: Sequence[CheckpointCosts]) -> None:
 
 
 def _paint_narrow(sheet: Sheet, *, costs: Sequence[CheckpointCosts]) -> None:
-    """Paint bars with their words above them, and the shares beneath."""
+    """Paint the layout for a phone, with each bar's words above it, and the fractions of time beneath the bars."""
     bars = sheet.axes(0.12, _SHARES_IN + 0.5, _PHONE_IN, sheet.height_in - _SHARES_IN - 0.8)
     scale = _NARROW_PITCH_IN / _narrow_pitch_in(costs)
     for place, (cost, name) in enumerate(zip(costs, _names(costs, _PHONE_IN, style.NOTE_PT), strict=True)):

@@ -1,4 +1,4 @@
-"""The figure of evaluation: its throughput next to that of training."""
+"""The figure that compares the throughput of evaluation with that of training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _EVALUATION = style.PHASES["forward"]
 
 
 def evaluation_picture(rows: Sequence[Row]) -> Picture:
-    """Return the figure of throughput in training and in evaluation."""
+    """Return the figure of each case's throughput in training and in evaluation."""
     heading = _heading(rows)
     caption = captioned(
         alike_setting(rows),
@@ -128,7 +128,7 @@ def _paint(sheet: Sheet, *, rows: Sequence[Row]) -> None:
 
 
 def _paint_narrow(sheet: Sheet, *, rows: Sequence[Row]) -> None:
-    """Paint a case's name above its two bars."""
+    """Paint the layout for a phone, with a case's name above its two bars."""
     axes = sheet.axes(0.12, 0.5, sheet.width_in - 1.75, sheet.height_in - 0.8)
     scale = _NARROW_PITCH_IN / _narrow_pitch_in(rows)
     _bars(axes, rows, aside=0.14 * scale, height=0.25 * scale, lower=0.425 - 0.265 * scale)
@@ -142,7 +142,10 @@ def _paint_narrow(sheet: Sheet, *, rows: Sequence[Row]) -> None:
 
 
 def _bars(axes: Axes, rows: Sequence[Row], *, aside: float, height: float, lower: float = 0.0) -> None:
-    """Draw each case's two bars, `aside` above and below a place that is `lower` beneath its row's middle."""
+    """Draw two bars for each case. Their centres are `aside` above and below a y position.
+
+    This position is `lower` beneath the middle of the case's row.
+    """
     for place, row in enumerate(rows):
         if row.oversubscribed:
             axes.axhspan(place - 0.5, place + 0.5, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)

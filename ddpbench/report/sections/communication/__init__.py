@@ -1,4 +1,4 @@
-"""The section on transfers: time and bus bandwidth by size. Does latency or bandwidth bound communication?"""
+"""The section on the time and bus bandwidth of transfers by size, and on whether latency or bandwidth bounds them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _QUESTION = "Is communication bound by latency or by bandwidth?"
 
 
 def section(transfers: Sequence[TransferResult], rows: Sequence[Row]) -> Section:
-    """Return the section on transfers, with a figure for each strategy that has enough sizes."""
+    """Return the section on transfers, with a figure for each of the first strategies that have enough sizes."""
     by_id = {row.case_id: row for row in rows}
     groups: dict[int, list[TransferResult]] = {}
     for one in transfers:

@@ -1,4 +1,4 @@
-"""Transfers by size, one curve per operation and number of ranks, and what bounds them."""
+"""Curves of transfers by size, one per operation and number of ranks, and words on what bounds the transfers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ddpbench.units import format_bytes
 
 MIB = 2**20
 _HALF = 0.5
-"""Latency bounds a transfer if it takes at least this fraction of the time; otherwise bandwidth does."""
+"""Latency bounds a transfer if it is at least this fraction of the time. Otherwise bandwidth bounds the transfer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransferPoint:
-    """Transfers of one size, with their time in milliseconds and busbw in GB/s (None if no factor is known)."""
+    """Measured transfers of one size. `busbw` is in GB/s, and None if nccl-tests has no factor for the operation."""
 
     bytes: int
     time_ms: Interval
@@ -26,7 +26,7 @@ class TransferPoint:
     rounds: int
     transfers: int
     call_ms: Interval | None = None
-    """The time by nccl-tests' clock, from which `call_busbw` follows."""
+    """The time as nccl-tests measures it, from which `call_busbw` is computed."""
     call_busbw: Interval | None = None
     latency_share: float | None = None
     """Fraction of the time that is latency, by the line fitted to the curve; None if no line fits."""
@@ -34,7 +34,7 @@ class TransferPoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransferCurve:
-    """An operation's transfers on one number of ranks, by size."""
+    """The transfers of one operation on one number of ranks, by size."""
 
     op: str
     world_size: int
@@ -43,23 +43,23 @@ class TransferCurve:
     latency_ms: Interval | None = None
     """Time at zero bytes, by the line fitted to the points; None if sizes are too few or too close."""
     mib_ms: float = 0.0
-    """Time of each further MiB, by the same line."""
+    """Time of each further MiB, by the line fitted to the points; NaN if none was fitted."""
     misfit: float = 0.0
 
     @property
     def name(self) -> str:
-        """Return its label in the figure."""
+        """Return the curve's label in the figure: its operation and number of ranks."""
         return f"{self.op}, {ranks(self.world_size)}"
 
 
 def curves_of(results: Sequence[TransferResult]) -> list[TransferCurve]:
-    """Return the transfers of one strategy as curves, with sizes ascending."""
+    """Return the transfers of one strategy as curves, each in ascending order of size."""
     by_curve: dict[tuple[str, int], list[TransferResult]] = {}
     for one in results:
         by_curve.setdefault((one.op, one.world_size), []).append(one)
     curves = []
     for index, ((op, world_size), sizes) in enumerate(sorted(by_curve.items())):
-        line = sizes[-1]  # the curve's line is the same in each
+        line = sizes[-1]  # all sizes of a curve have the same fitted line
         curves.append(
             TransferCurve(
                 op=op,
@@ -88,7 +88,7 @@ def _point(one: TransferResult) -> TransferPoint:
 
 
 def answer_of(curve: TransferCurve) -> str:
-    """Return a few words on whether latency or bandwidth bounds a curve's transfers; empty if sizes are too few."""
+    """Return words on whether latency or bandwidth bounds a curve's transfers; empty if there are too few sizes."""
     latency, first, last = curve.latency_ms, curve.points[0], curve.points[-1]
     if latency is None:
         return ""
@@ -102,10 +102,10 @@ def answer_of(curve: TransferCurve) -> str:
 
 
 def bound_by(of: str, curve: TransferCurve) -> str:
-    """Return a sentence on how much of the time is latency, at the smallest and the largest size.
+    """Return a sentence on which fraction of the time is latency, at the smallest and the largest size.
 
-    If that is unknown, the sentence says why. It is empty if sizes are too few or too close for a line. `of` names
-    the strategy.
+    If the fraction is unknown, the sentence gives the reason. It is empty if sizes are too few or too close to fit a
+    line. `of` names the strategy.
     """
     latency, first, last = curve.latency_ms, curve.points[0], curve.points[-1]
     if latency is None:

@@ -1,4 +1,4 @@
-"""The figure of transfers by size: its words and its table."""
+"""The words and the table of the figure of transfers by size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ from ddpbench.units import counted, format_bytes
 def picture(
     row: Row, cases: Sequence[Row], rows: Sequence[Row], curves: Sequence[TransferCurve], index: int
 ) -> Picture:
-    """Return the figure of the curves of one strategy's `cases`, among which is `row`; `rows` are all of the run."""
+    """Return the figure of transfers by size for one strategy.
+
+    `cases` are the cases of the strategy that the curves come from, `row` is one of these, and `rows` are all cases
+    of the run.
+    """
     panels = panel_by_case(panels_of(rows))
     panel_name, name = names_of(row, panels, variant_words(rows))
     drawn = curves[:MOST_SERIES]
@@ -57,9 +61,9 @@ def picture(
 
 
 def names_of(row: Row, panels: Mapping[str, Panel], words: Mapping[str, str]) -> tuple[str, str]:
-    """Return the name of a row's panel, and the name of its strategy with the variant's `words`.
+    """Return the name of a row's panel, and the name of its strategy with the variant's words.
 
-    `panels` are by case ID. The panel's name is empty if there is only one.
+    `panels` and `words` are by case id. The panel's name is empty if there is only one panel.
     """
     panel = panels.get(row.case_id)
     name = f"{row.strategy_name} {words[row.case_id]}".strip()
@@ -67,7 +71,7 @@ def names_of(row: Row, panels: Mapping[str, Panel], words: Mapping[str, str]) ->
 
 
 def _caps_run(row: Row, rows: Sequence[Row]) -> list[BucketCap]:
-    """Return the bucket caps at which the row's strategy and variant was measured among `rows`."""
+    """Return the bucket caps with which the row's strategy and variant was measured, ascending."""
     same = [one for one in rows if one.case.strategy == row.case.strategy]
     return sorted(
         {one.case.bucket_cap_mb for one in same if one.variant == row.variant and one.ok}, key=cap_order
@@ -80,7 +84,7 @@ def _marks(
     caps: Sequence[BucketCap],
     lines: Mapping[BucketCap, float],
 ) -> list[str]:
-    """Return sentences on the figure's lines, and on curves and caps that are missing from it."""
+    """Return sentences on the figure's lines, and on curves and caps that are missing from the figure."""
     marks = []
     outside = [cap_words(cap) for cap in caps if cap is not None and cap not in lines]
     if lines:
@@ -108,7 +112,7 @@ def _marks(
 
 
 def _caption(name: str, row: Row, curves: Sequence[TransferCurve], marks: Sequence[str]) -> str:
-    """Return a caption that defines a transfer's time and busbw, and states the number of rounds."""
+    """Return a caption that defines the time and busbw of a transfer, and states the number of rounds."""
     factors = [f"{op}: {FACTORS[op][0]}" for op in dict.fromkeys(c.op for c in curves) if op in FACTORS]
     rounds = sorted({point.rounds for curve in curves for point in curve.points})
     return captioned(
@@ -139,7 +143,7 @@ def _caption(name: str, row: Row, curves: Sequence[TransferCurve], marks: Sequen
 def _heading(name: str, curves: Sequence[TransferCurve]) -> str:
     """Return a heading on what bounds transfers on the most ranks.
 
-    It has times and busbw of the smallest and the largest transfers.
+    The heading has the time and busbw of the smallest and the largest transfers.
     """
     curve = max(curves, key=lambda one: (one.world_size, len(one.points)))
     first, last = curve.points[0], curve.points[-1]
@@ -156,7 +160,7 @@ def _time(point: TransferPoint) -> str:
 
 
 def _cap_lines(caps: Sequence[BucketCap], curves: Sequence[TransferCurve]) -> dict[BucketCap, float]:
-    """Return the bytes of the caps that are near the sizes drawn, by cap; the default counts as 25 MiB."""
+    """Return the bucket caps near the drawn sizes, with each cap in bytes. The default cap counts as 25 MiB."""
     sizes = [point.bytes for curve in curves for point in curve.points]
     low, high = min(sizes) / 2, max(sizes) * 2
     cap_bytes = {cap: MIB * (25.0 if isinstance(cap, str) else cap) for cap in caps if cap is not None}
@@ -164,7 +168,7 @@ def _cap_lines(caps: Sequence[BucketCap], curves: Sequence[TransferCurve]) -> di
 
 
 def _looks_alike(point: TransferPoint, curve: TransferCurve) -> bool:
-    """Return whether the size of another point of the curve rounds to the same words."""
+    """Return whether rounding makes the point's size equal to that of another point on the curve."""
     return sum(format_bytes(one.bytes) == format_bytes(point.bytes) for one in curve.points) > 1
 
 

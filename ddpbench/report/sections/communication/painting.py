@@ -1,4 +1,4 @@
-"""Paint transfers by size: time on the left, bus bandwidth on the right."""
+"""Paint the time and the bus bandwidth of transfers by size, in two plots."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def paint(
     rate: float | None,
     stacked: bool = False,
 ) -> None:
-    """Paint both plots, with the bucket caps as vertical lines and the curves' names at the right.
+    """Paint the two plots next to each other, or above each other if `stacked`.
 
-    The links' `rate`, GB/s, is a horizontal line. The plots are next to each other, or above each other if
-    `stacked`.
+    Vertical lines mark the bucket caps, and a horizontal line marks the links' `rate`, GB/s. The curves' names are at
+    the right, or on top if `stacked`.
     """
     from ddpbench.report.draw.canvas import decades
 
@@ -82,7 +82,7 @@ def paint(
 
 
 def _name_caps(axes: Axes, caps: Mapping[BucketCap, float], middle: float) -> None:
-    """Write the caps' names next to their lines, on the side of the plot's middle."""
+    """Write the caps' names next to their lines, on the side nearer to the middle of the plot."""
     at_size: dict[float, list[str]] = {}
     for cap, size in caps.items():
         at_size.setdefault(size, []).append(cap_words(cap))
@@ -101,15 +101,15 @@ def _name_caps(axes: Axes, caps: Mapping[BucketCap, float], middle: float) -> No
 
 
 def slowest_rate(rows: Iterable[Row]) -> float | None:
-    """Return the smallest `link_rate` of these cases; None if no case has one."""
+    """Return the smallest `link_rate` of these cases, GB/s; None if no case has one."""
     return min((rate for row in rows if (rate := link_rate(row)) is not None), default=None)
 
 
 def link_rate(row: Row) -> float | None:
-    """Return the rate of the slowest link that a ring of all ranks crosses, GB/s, which bounds the ring's busbw.
+    """Return the rate of the slowest link that a ring of all ranks crosses, GB/s. It bounds the ring's busbw.
 
-    With several nodes this is the slowest node's link. Within one node it is a rank's link. None if there is no such
-    link.
+    With several nodes, this is the slowest node's link. Within one node it is a rank's link. Return None if no such
+    link was emulated.
     """
     links = links_of(row.case.fabric)
     if links is None:
@@ -128,7 +128,7 @@ def _ends(estimate: Interval) -> list[float]:
 
 
 def _size_axis(axes: Axes, low: float, high: float) -> None:
-    """Set ticks at powers of two, in KiB and MiB; as many as fit."""
+    """Set ticks of the size axis at powers of two, in KiB and MiB, as many as fit."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     exponents = list(range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1))
@@ -160,7 +160,7 @@ def _curve(axes: Axes, row: Row, curve: TransferCurve, points: Sequence[tuple[fl
 
 
 def _legend(sheet: Sheet, row: Row, curves: Sequence[TransferCurve]) -> None:
-    """Write each curve's name above both plots."""
+    """Draw a legend with the curves' names along the sheet's upper edge."""
     from matplotlib.lines import Line2D
 
     looks = [(curve, style.look(row.case, curve.variant)) for curve in curves]
@@ -181,7 +181,7 @@ def _legend(sheet: Sheet, row: Row, curves: Sequence[TransferCurve]) -> None:
 
 
 def _label(axes: Axes, row: Row, curves: Sequence[TransferCurve]) -> None:
-    """Write each curve's name in the right margin, at the height of its last point."""
+    """Write each curve's name in the right margin, at the height of the curve's last point."""
     from ddpbench.report.draw.canvas import spread
 
     top = axes.get_ylim()[1]

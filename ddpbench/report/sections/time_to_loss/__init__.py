@@ -1,4 +1,4 @@
-"""The section on training to a loss: who gets there first, in time and in samples? Only if it was requested."""
+"""The section on training to a target loss, for runs that were asked for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_FIGURES = 3
 
 
 def section(training: TrainingResults, rows: Sequence[Row]) -> Section | None:
-    """Return the section on training to a loss; None if no case was trained to one."""
+    """Return the section on training to a target loss; None if no case was trained to a loss."""
     groups = groups_of(training, rows)
     if not groups:
         return None

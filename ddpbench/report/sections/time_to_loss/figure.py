@@ -1,4 +1,4 @@
-"""The figure of training to a loss: the choice of its lines, its words, and its points as a table."""
+"""The figure of training to a target loss, with its lines, its words, and a table of its points."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOLD_POINTS = 10
 def drawn_lines(group: Sequence[TrainedCase]) -> tuple[list[TrainedCase], list[TrainedCase]]:
     """Return the lines to draw, and those left out for lack of room.
 
-    A strategy is drawn at one bucket cap, and a single device once per batch.
+    A strategy is drawn at one bucket cap. A single device is drawn once per batch.
     """
     chosen: dict[tuple[Any, ...], TrainedCase] = {}
     batches = ("local_batch", "global_batch", "scaling")
@@ -35,7 +35,7 @@ def drawn_lines(group: Sequence[TrainedCase]) -> tuple[list[TrainedCase], list[T
         row = line.row
         twice = (
             () if traits_of(row.case).role == "base" else (row.case.scaling,)
-        )  # one device is the same under both
+        )  # one device trains in the same way under both kinds of scaling
         place = (row.case.world_size, row.case.nodes, row.case.global_batch)
         key = (row.variant, grouping.panel(row.case, but=batches), place, twice)
         if line.points:
@@ -55,9 +55,9 @@ def drawn_lines(group: Sequence[TrainedCase]) -> tuple[list[TrainedCase], list[T
 def picture(
     place: int, lines: Sequence[TrainedCase], group: Sequence[TrainedCase], rows: Sequence[Row], apart: str
 ) -> Picture:
-    """Return the figure of a group in which `lines` are drawn; `place` counts the figures from 0.
+    """Return the figure of a group of cases, in which `lines` are drawn; `place` counts the figures from 0.
 
-    `apart` distinguishes the group from those of other figures.
+    `apart` holds words that distinguish the group from those of other figures.
     """
     heading = _heading(group) + (f" ({apart})" if apart else "")
     members = [line.row for line in lines]

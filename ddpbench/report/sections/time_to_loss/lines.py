@@ -1,4 +1,4 @@
-"""Group the cases that were trained to a loss, so that this loss means the same for all cases of a group."""
+"""Group the cases that were trained to a loss, so that within a group the loss means the same."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class TrainedCase:
 
     @property
     def drawn_name(self) -> str:
-        """Return the case's name in the figure, where a single device stands once for both kinds of scaling."""
+        """Return the case's name in the figure, where one line of a single device stands for both kinds of scaling."""
         return self.words if traits_of(self.row.case).role == "base" else self.name
 
 
 def groups_of(training: TrainingResults, rows: Sequence[Row]) -> list[list[TrainedCase]]:
-    """Return the cases trained to a loss in groups for which the loss means the same; the largest groups first."""
+    """Return the cases trained to a loss, in groups within which the loss means the same. Large groups come first."""
     if not training.time_to_loss:
         return []
     by_id = {row.case_id: row for row in rows if row.ok}
@@ -77,7 +77,7 @@ def groups_of(training: TrainingResults, rows: Sequence[Row]) -> list[list[Train
 
 
 def task(row: Row) -> GroupKey:
-    """Return the key that cases must share for a loss to mean the same for all of them."""
+    """Return a grouping key. A loss means the same for all cases with the same key."""
     return grouping.deciding("loss", row.case)
 
 
@@ -110,10 +110,10 @@ def _line(
 
 
 def _names(rows: Sequence[Row]) -> dict[str, tuple[str, str]]:
-    """Return, by case id, the `words` and `scaling` of a TrainedCase.
+    """Return the `words` and `scaling` of each TrainedCase, by case id.
 
-    The words state the strategy, ranks and samples per step, and other settings, such as links, if cases differ in
-    them. The scaling is empty unless several cases have the same words.
+    The words state the strategy, ranks and samples per step, and other settings that differ, such as links. The
+    scaling is empty unless several cases have the same words.
     """
     namer = rows[0].names.of(row.case for row in rows)
     settings = [name for name in EVERY if name not in ("local_batch", "global_batch", "scaling")]
@@ -131,12 +131,12 @@ def _names(rows: Sequence[Row]) -> dict[str, tuple[str, str]]:
 
 
 def setting_words(group: Sequence[TrainedCase]) -> tuple[str, ...]:
-    """Return a group's setting in words, without scaling and batch, which differ from line to line."""
+    """Return a group's setting in words, without the scaling and the batch, which differ between lines."""
     return setting_of(fullest([line.row for line in group]), but=("scaling",))
 
 
 def apart_words(groups: Sequence[Sequence[TrainedCase]]) -> list[str]:
-    """Return for each group words that distinguish it from the others; empty if there is only one."""
+    """Return, for each group, words that distinguish it from the others; empty words if there is only one group."""
     cases = [fullest([line.row for line in group]).case for group in groups]
     names = [name for name in PANEL if name not in ("local_batch", "global_batch", "scaling")]
     namer = Namer(cases)

@@ -1,4 +1,4 @@
-"""Paint the curves of training to a loss, and where each reached it."""
+"""Paint the loss curves of training to a target loss, and the points where the target was reached."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (1.2, 1.2)), (0, (6, 1.4, 1.2, 1.4)), (0, (3, 3)))
 _BASE_DASHES: tuple[Any, ...] = ((0, (3, 3)), (0, (1.2, 2.4)), (0, (5, 2.5, 1.2, 2.5)))
 _ROW = 0.055
-"""Distance of the rows of markers beneath the target, as a fraction of the losses' range."""
+"""Distance between the rows of markers beneath the target, as a fraction of the range of losses."""
 
 
 def names_of(lines: Sequence[TrainedCase], across: int) -> list[str]:
-    """Return the lines' names, broken to fit a legend of `across` columns; a phone's has one."""
+    """Return the lines' names, broken to fit a legend of `across` columns. A phone's legend has one column."""
     if across == 1:
         return [in_legend(line.drawn_name) for line in lines]
     return [in_lines(line.drawn_name, style.FULL_WIDTH_IN / across - 0.6, style.NOTE_PT) for line in lines]
 
 
 def lines_above(names: Sequence[str], across: int) -> int:
-    """Return how many lines of text a legend of these names takes in `across` columns.
+    """Return the number of lines of text in a legend of these names in `across` columns.
 
     Each row of the legend is as high as its highest name.
     """
@@ -39,7 +39,7 @@ def lines_above(names: Sequence[str], across: int) -> int:
 
 
 def paint(sheet: Sheet, *, lines: Sequence[TrainedCase], stacked: bool = False) -> None:
-    """Paint the lines twice, against time and against samples, with their names above.
+    """Paint the loss by time and by samples in two charts, with the lines' names above.
 
     The charts are next to each other, or above each other if `stacked`.
     """
@@ -66,7 +66,7 @@ def paint(sheet: Sheet, *, lines: Sequence[TrainedCase], stacked: bool = False) 
                 color=look.colour,
                 linestyle=dash,
                 linewidth=1.8 if traits_of(line.row.case).role == "base" else 1.4,
-                zorder=4 if traits_of(line.row.case).role == "base" else 3,  # above the markers that follow
+                zorder=4 if traits_of(line.row.case).role == "base" else 3,  # above the markers drawn later
             )
             at = line.time_s if column == 2 else _exact(line.samples)
             _reach(axes, line, look, at, line.target - place * _ROW * _range(lines))
@@ -94,7 +94,7 @@ def paint(sheet: Sheet, *, lines: Sequence[TrainedCase], stacked: bool = False) 
 
 
 def _looks(lines: Sequence[TrainedCase]) -> list[tuple[style.Look, Any]]:
-    """Return each line's look, and its dashes; lines of one colour differ in marker and dashes."""
+    """Return each line's look and its dashes. Lines of the same colour differ in marker and dashes."""
     seen: dict[str, int] = {}
     looks = []
     for line in lines:
@@ -111,7 +111,7 @@ def _exact(value: float | None) -> Interval | None:
 
 
 def _range(lines: Sequence[TrainedCase]) -> float:
-    """Return how far the losses extend: from the target, or the lowest loss that is drawn, to the highest loss."""
+    """Return the difference between the highest and the lowest of the drawn losses and the target."""
     losses = [lines[0].target, *(point[3] for line in lines for point in line.points)]
     return max(losses) - min(losses)
 

@@ -1,4 +1,4 @@
-"""The table of the time and samples that each case needs to reach the loss."""
+"""The table of the time and samples that each case needs to reach the target loss."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _mean_cell(value: float | None) -> Cell:
 
 
 def _notes(line: TrainedCase) -> str:
-    """Return words on whether a case was oversubscribed, and on how far it got if not every launch reached the loss."""
+    """Return words on whether a case was oversubscribed, and on its lowest loss if a launch missed the target."""
     words = ["oversubscribed"] if line.row.oversubscribed else []
     if line.time_s is None:
         steps = counted(line.steps_trained, "step")
