@@ -141,7 +141,7 @@ class Fall:
 
     @property
     def rivals(self) -> list[str]:
-        """Return the names of losses that may be larger than `largest`, because their intervals overlap its interval."""
+        """Return the names of losses that may exceed `largest`, because their intervals overlap with its interval."""
         low = self.weighed[self.largest].low
         others = [name for name in self.weighed if name not in (self.largest, "not_attributed", "rest")]
         return [name for name in others if low is None or (self.weighed[name].high or 0.0) >= low]

@@ -55,7 +55,7 @@ def proofs_table(proofs: Sequence[Proved], rows: Sequence[Row]) -> Table | None:
 
 
 def proofs_line(proofs: Sequence[Proved]) -> str:
-    """Return a line with the numbers of comparisons that passed, failed or were left out; empty if `proofs` is empty."""
+    """Return a line with the numbers of comparisons that passed, failed or were left out; empty if there are none."""
     if not proofs:
         return ""
     made = [one for one in proofs if was_made(one.tolerance)]
