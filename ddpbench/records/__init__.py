@@ -1,4 +1,4 @@
-"""Records of measurements: their types, how they are written and read, and the run directory with its archive."""
+"""Types of the records of measurements, functions that write and read them, and the run directory with its archive."""
 
 from ddpbench.records.address import Address, LeftOut, left_out_sentences
 from ddpbench.records.archive import pack

@@ -1,7 +1,7 @@
-"""Check that records belong to the launch in whose folder they are. Others are left out and reported.
+"""Check that records belong to the launch in whose folder they are. Other records are reported and not used.
 
 Records name their case, round, rank, number of ranks and run. Records of older versions name only some of these, so
-that the others cannot be checked. But if a plan has a run id, all records of the run have it too.
+the others cannot be checked. But if a plan has a run id, all records of the run have this id.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Address:
     run_id: str = ""
 
     def misfit(self, outcome: LaunchOutcome, directory: LaunchDir) -> str:
-        """Return why an outcome belongs to a different launch, as a clause. Empty if nothing shows that it does."""
+        """Return a clause that says why an outcome belongs to a different launch; empty if nothing differs."""
         if outcome.case_id != self.case_id and not self._lent(outcome.case_id, directory):
             return f"it is of case {outcome.case_id!r}"
         if outcome.purpose != self.purpose:
@@ -56,7 +56,7 @@ class Address:
         return ""
 
     def _lent(self, case_id: str, directory: LaunchDir) -> bool:
-        """Return whether a proof in `directory` was copied from the case `case_id`, which trains in the same way.
+        """Return whether the proof in `directory` was copied from the case `case_id`, which trains in the same way.
 
         The copied `launch.json` still names that case.
         """
@@ -69,9 +69,9 @@ class Address:
         return lender.case_id == case_id and lender.proof_key == self.case.proof_key
 
     def misfit_rank(self, start: RankStart, path: Path, outcome: LaunchOutcome | None) -> str:
-        """Return why a rank's records belong to a different launch, as a clause. Empty if nothing shows that they do.
+        """Return a clause that says why a rank's records belong to a different launch; empty if nothing differs.
 
-        `start` is the first of the records, and `path` their file.
+        `start` is the first record of the rank, and `path` the file of its records.
         """
         rank, attempt = rank_of(path)
         if (start.rank, start.attempt) != (rank, attempt):
@@ -101,7 +101,7 @@ class Address:
 
 
 def rank_of(path: Path) -> tuple[int, int]:
-    """Return the rank and the attempt from the name of a rank's file, as `LaunchDir` builds it."""
+    """Return the rank and the number of its attempt from the name of a rank's file."""
     name = path.name
     if name[10:19] == ".attempt-":  # a rank of five digits, as in nearly all names
         return int(name[5:10]), int(name[19 : name.index(".", 19)])
@@ -135,7 +135,7 @@ _SENTENCES: dict[MisplacedKind, tuple[str, str]] = {
 
 
 def left_out_sentences(left_out: Iterable[LeftOut], root: Path) -> list[str]:
-    """Return a sentence for each kind of misplaced files, with their number and the path of the first."""
+    """Return a sentence for each kind of misplaced files, with the number of files and the path of the first."""
     found = list(left_out)
     counts = Counter(one.kind for one in found)
     sentences = []

@@ -1,7 +1,7 @@
 """Pack a run's raw records into one file, `records.tar.xz`, small enough to keep in git, and unpack it.
 
-An archive has each launch's request, outcome and ranks' records, without logs. Equal records give equal bytes, so that
-an archive changes only when a record does.
+An archive has each launch's request, outcome and ranks' records, without logs. Equal records give equal bytes, so an
+archive changes only when a record does.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def unpack(run: RunDir) -> None:
 def outdated(run: RunDir) -> str:
     """Return a sentence if `records.tar.xz` is damaged or lacks launches of `cases/`, with the command to renew it.
 
-    Empty if it is up to date, or if the archive or `cases/` is missing.
+    Empty if the archive is up to date, or if the archive or `cases/` is missing.
     """
     if not run.packed.exists() or not run.cases.exists():
         return ""
@@ -195,7 +195,7 @@ class _Content:
         self._left = MOST_BYTES
 
     def piece(self, most: int) -> bytes:
-        """Return the next `most` or fewer bytes of the content. Empty at its end.
+        """Return at most the next `most` bytes of the content; empty at the end.
 
         Raises:
             EOFError: the archive is cut off, or its content has more than `MOST_BYTES`.
@@ -240,7 +240,8 @@ class _Content:
 def _headers(content: _Content) -> Iterator[tarfile.TarInfo]:
     """Yield the headers of an archive's members. Before the next header, the caller must read the member's contents.
 
-    Only headers of one block are read, as `pack` writes them. Longer ones, which tarfile reads too, could take minutes.
+    Only headers of one block are read, as `pack` writes them. Longer headers, which tarfile reads too, could take
+    minutes.
     """
     import tarfile
 
@@ -274,7 +275,7 @@ def _members(path: Path, packed: bytes) -> Iterator[tuple[str, Iterator[bytes]]]
         EOFError, lzma.LZMAError, tarfile.TarError: the archive is damaged; reading the contents may raise these too.
     """
     content = _Content(packed)
-    _check_members(path, content)  # all of them, before any is written
+    _check_members(path, content)  # check all members before the caller writes any
     content.finish()
     content = _Content(packed)
     for member in _headers(content):
@@ -346,7 +347,7 @@ def _check_stamp(run: RunDir) -> None:
 
 
 def _stamp_now(run: RunDir) -> list[str]:
-    """Return the digest of the present archive in a list, or an empty list if `cases/` was not unpacked from it."""
+    """Return a list of the archive's digest if `cases/` was unpacked from this archive; otherwise an empty list."""
     with contextlib.suppress(FileNotFoundError, UnreadableError):
         digest = _digest(read_bytes(run.packed, MOST_BYTES))
         return [digest] if digest in _stamped(run.cases / _STAMP) else []
@@ -354,7 +355,7 @@ def _stamp_now(run: RunDir) -> list[str]:
 
 
 def _stamped(stamp: Path) -> list[str]:
-    """Return the digests in a stamp, which are two while the archive is being replaced and otherwise one."""
+    """Return the digests in a stamp, which has two while the archive is being replaced, and otherwise one."""
     return read_bytes(stamp, 1000).decode("ascii", "replace").split()
 
 

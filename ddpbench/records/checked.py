@@ -67,7 +67,7 @@ def read_checked(model: type[_Model], path: Path, most: int) -> _Model:
 
 
 def check(model: type[_Model], path: Path, data: object) -> _Model:
-    """Return `data`, which is the contents of the file `path`, as an instance of the model.
+    """Validate `data`, the contents of the file `path`, and return the contents as an instance of the model.
 
     Raises:
         IdentityError: a field is missing or wrong; the message names the file.
@@ -79,7 +79,10 @@ def check(model: type[_Model], path: Path, data: object) -> _Model:
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return words for the first problem and its field. If several types are allowed, they say what each requires."""
+    """Return words for the first problem and its field.
+
+    If the field may have several types, the words state what each type requires.
+    """
     problems = error.errors(include_url=False)
     where = _field(problems[0])
     if problems[0]["type"] == "missing":
@@ -92,5 +95,5 @@ def first_problem(error: ValidationError) -> str:
 
 
 def _field(problem: ErrorDetails) -> str:
-    """Return the dotted path of a problem's field, without types that pydantic tried: `literal['default']`."""
+    """Return the dotted path of a problem's field, without the names of types that pydantic tried."""
     return ".".join(str(part) for part in problem["loc"] if not _TRIED_AS.fullmatch(str(part)))

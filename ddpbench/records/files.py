@@ -1,9 +1,9 @@
 """Read and write files of a run directory safely: no link leads out of it, and no read blocks or is unbounded.
 
-A run directory may come from a stranger. Only regular files of a limited size are read from it, and only regular files
-are written in it. Links are refused or replaced, regardless of their target. All writes in a run directory go through
-this module. It does not defend against someone who changes the directory meanwhile. `RunDir.held` does so, for a
-directory of this user.
+A run directory may come from a stranger. Only regular files of a limited size are read from it, and only regular
+files are written in it. Links are refused or replaced, regardless of their target. All writes in a run directory use
+this module. The module does not protect against someone who changes the directory meanwhile. `RunDir.held` does so
+for directories of this user.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def damaged(path: Path, what: str) -> IdentityError:
 
 
 def kind_of(mode: int) -> str:
-    """Return words for the kind of a file, from its mode: `a link`, `a folder`."""
+    """Return words for the kind of a file, from its mode, for example `a link` or `a folder`."""
     return f"a {noun_of(mode)}"
 
 
@@ -98,16 +98,16 @@ def open_file(path: Path, most: int | None) -> int:
 
 
 def check_default(folder: Path, advice: str) -> Path:
-    """Check that no other user has planted a default folder in the working directory, and return the folder.
+    """Check that no other user has created a default folder in the working directory, and return the folder.
 
-    The owner of a planted folder could replace what this user writes there, and so run code as this user.
+    The owner of such a folder could replace what this user writes there, and so run code as this user.
 
     Raises:
-        OutputError: the folder is planted; the message ends with `advice`.
+        OutputError: another user has created the folder; the message ends with `advice`.
     """
     try:
         planted = is_planted(folder)
-    except OSError:  # it does not exist, or cannot be reached, which writing will report
+    except OSError:  # the folder does not exist, or cannot be reached, which a later write will report
         planted = False
     if planted:
         raise OutputError(f"{folder} is another user's, in a folder that everybody can write to: {advice}")
@@ -200,7 +200,7 @@ _LEFT_S = 86_400
 
 
 def _unfinished(folder: Path, key: str = "") -> Path:
-    """Return a path in `folder` for a file that is being written. Its name is random, or made from `key` if given."""
+    """Return a path in `folder` for a file that is being written. The name contains `key`, or a random number."""
     return folder / f".ddpbench-{key or secrets.token_hex(8)}.new"
 
 
@@ -271,10 +271,10 @@ def _fill(file: BinaryIO, content: str | bytes, *, flushed: bool = True) -> None
 
 
 def write_numbered(path: Path, number: int, content: bytes, is_taken: Callable[[], bool]) -> bool:
-    """Write a file whose name has a number that no other file in its folder has. Return whether it was written.
+    """Write a file unless its number is taken, and return whether it was written.
 
-    Nothing is written if another writer is using the number, if `is_taken` returns True, or if the path exists. Then
-    try the next number.
+    Each number belongs to at most one file in the folder. The number is taken if another writer is using it, if
+    `is_taken` returns True, or if `path` exists. Then the caller should try the next number.
 
     Raises:
         OSError: the file cannot be written.
@@ -303,8 +303,8 @@ def write_numbered(path: Path, number: int, content: bytes, is_taken: Callable[[
 def field_lines(data: Mapping[str, Any]) -> str:
     """Return a JSON object as text with one field per line, as in a launch's files.
 
-    The `indent` of `json.dumps` is avoided, because it creates reference cycles, and a long sweep's memory would grow
-    between garbage collections.
+    The option `indent` of `json.dumps` is avoided, because it creates reference cycles, which would make the memory
+    of a long sweep grow between garbage collections.
     """
     return json.dumps(data, separators=(",\n ", ": ")) + "\n"
 
@@ -359,9 +359,9 @@ def read_text(path: Path, most: int) -> str:
 
 
 def copy_file(source: Path, target: Path, most: int) -> None:
-    """Copy a file's contents to a new file. Raises the same errors as `read_bytes` and `create_file`.
+    """Copy a file's contents to a new file. Raise the same errors as `read_bytes` and `create_file`.
 
-    Nothing is created if the source cannot be opened, and the new file is removed if its contents cannot be copied.
+    Nothing is created if the source cannot be opened. The new file is removed if the contents cannot be copied.
     """
     parts = _parts(source, most, MIB)
     first = next(parts, b"")
@@ -392,12 +392,13 @@ def read_end(path: Path, most: int) -> bytes:
 def parse_json(data: bytes | str, *, finite: bool = True, most: int = MOST_VALUES) -> Any:
     """Parse a JSON value, and check that it is safe to use.
 
-    Integers have at most 64 bits, texts are valid Unicode without NULs, and nesting is limited. There are at most
-    `most` values, counted by commas and brackets, also those within texts. Numbers are finite. Give `finite=False` for
-    files that other programs write; then infinite numbers and NaN are accepted, and `check_finite` can check a part.
+    Integers must fit in 64 bits, strings must be valid Unicode without NULs, and nesting is limited. The number of
+    values, counted by commas and brackets, must be at most `most`. Numbers must be finite. For files that other
+    programs write, pass `finite=False`; then infinite numbers and NaN are accepted, and `check_finite` can check a
+    part.
 
     Raises:
-        ValueError: the data are not such a value; the message says why.
+        ValueError: the data are not such a value; the message has the reason.
     """
     text = data.decode("utf-8") if isinstance(data, bytes) else data
     if (count := sum(map(text.count, ",[{"))) > most:

@@ -1,6 +1,6 @@
 """Shared memory in which each rank counts its steps, so that a watchdog can follow ranks without disturbing them.
 
-It is called the page. Each rank has a slot in it.
+The shared memory is called the page, and each rank has a slot in it.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ _KNOWN = 1 << 16  # added to an exit code, so that the word of an ended process 
 
 
 def note_pid(page: mmap.mmap, rank: int) -> None:
-    """Record this process as the one of a rank, in the bytes after the shared page."""
+    """Record this process as the process of a rank, in the bytes after the shared page."""
     memoryview(page).cast("Q")[PAGE_BYTES // 8 + 2 * rank] = _began(os.getpid()) << _PID_BITS | os.getpid()
 
 
 def noted_pid(words: memoryview, rank: int) -> int:
-    """Return the id of the process recorded for a rank, or 0 if none was recorded."""
+    """Return the id of the process recorded for a rank; 0 if none was recorded."""
     word: int = words[PAGE_BYTES // 8 + 2 * rank]
     return word & (1 << _PID_BITS) - 1
 
 
 def noted_lives(words: memoryview, rank: int) -> bool:
-    """Return whether the process recorded for a rank still exists. A later process with an equal id does not count."""
+    """Return whether the process recorded for a rank still exists. A later process with the same id does not count."""
     word: int = words[PAGE_BYTES // 8 + 2 * rank]
     began = word >> _PID_BITS
     return bool(began) and began == _began(noted_pid(words, rank))
 
 
 def _began(pid: int) -> int:
-    """Return when a process began, in the kernel's ticks since boot, or 0 if it does not exist."""
+    """Return the start time of a process, in the kernel's ticks since boot; 0 if the process does not exist."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -68,18 +68,18 @@ def _began(pid: int) -> int:
 
 
 def note_end(page: mmap.mmap, rank: int, code: int) -> None:
-    """Record the exit code of a rank's process, which is negative for a signal."""
+    """Record the exit code of a rank's process, which is negative if a signal ended the process."""
     memoryview(page).cast("Q")[PAGE_BYTES // 8 + 2 * rank + 1] = _KNOWN + code
 
 
 def noted_end(words: memoryview, rank: int) -> int | None:
-    """Return the recorded exit code of a rank's process, negative for a signal. None if none was recorded."""
+    """Return the recorded exit code of a rank's process, negative for a signal; None if none was recorded."""
     word: int = words[PAGE_BYTES // 8 + 2 * rank + 1]
     return word - _KNOWN if word else None
 
 
 def shared_page(path: Path) -> mmap.mmap:
-    """Map the file of the shared memory, so that all processes which map it see the same page.
+    """Map the file of the shared memory. All processes that map this file share the memory.
 
     Raises:
         OSError: the file cannot be opened, or is empty.
@@ -89,10 +89,7 @@ def shared_page(path: Path) -> mmap.mmap:
 
 
 class Heartbeat:
-    """The slot of one rank in the shared memory (the page).
-
-    Only the rank writes to it, and counting a step is one write.
-    """
+    """A rank's slot in the shared memory. Only this rank writes to it, and counting a step is one write."""
 
     def __init__(self, page: mmap.mmap | bytearray, rank: int) -> None:
         self._words = memoryview(page).cast("Q")
@@ -114,12 +111,12 @@ class Heartbeat:
 
     @property
     def pulse(self) -> Pulse:
-        """Return the slot's present contents."""
+        """Return the present contents of the slot."""
         return read_pulse(self._words, self._steps // _SLOT_WORDS)
 
 
 class _Forbidden:
-    """A stand-in for the shared memory in a forked process, which must not count steps. Any access calls `leave`."""
+    """Replaces the shared memory in a forked process, which must not count steps. Any access calls `leave`."""
 
     def __init__(self, leave: Callable[[], NoReturn]) -> None:
         self._leave = leave
@@ -133,7 +130,7 @@ class _Forbidden:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """The contents of a rank's slot in the shared memory at one moment: the number of its steps, and its phase."""
+    """The contents of a rank's slot at one moment, which are the number of the rank's steps and its phase."""
 
     steps: int
     phase: str

@@ -1,6 +1,6 @@
-"""Open folders part by part and keep them open, so that the folder that was checked is the one that is used.
+"""Open folders one level at a time and keep them open, so that the folder that was checked is the one that is used.
 
-Otherwise, between the check of a path and its use, someone could replace a folder in it by a link.
+Otherwise, someone could replace a folder by a link between the check of a path and its use.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _OPEN = Path("/proc/self/fd")
 
 
 class HeldFolder:
-    """An open folder and those above it. It stays the same folder even if a different one takes its name.
+    """A folder that is kept open, so that it stays the same folder even if another one takes its name.
 
-    It begins as the root folder, and `enter` goes to a subfolder.
+    It begins as the root folder, and `enter` changes it to a subfolder. The folders above it are also kept open.
     """
 
     def __init__(self) -> None:
@@ -38,17 +38,17 @@ class HeldFolder:
 
     @property
     def path(self) -> Path:
-        """Return the folder's path, with links resolved, as it was when the folder was entered. Use it for messages."""
+        """Return the folder's path when it was entered, with links resolved. The path is for messages only."""
         return Path("/", *self._names)
 
     @property
     def descriptor(self) -> int:
-        """Return the folder's descriptor, opened with O_PATH."""
+        """Return the folder's file descriptor, opened with O_PATH."""
         return self._folders[-1]
 
     @property
     def itself(self) -> Path:
-        """Return a path that leads to this folder as long as it is open, even if it is renamed."""
+        """Return a path that leads to this folder while it is open, even if it is renamed."""
         return _OPEN / str(self.descriptor)
 
     def close(self) -> None:
@@ -57,10 +57,10 @@ class HeldFolder:
             os.close(folder)
 
     def enter(self, path: Path, *, make: bool = False) -> None:
-        """Follow an absolute path, including its `..`. With `make`, create missing folders.
+        """Change this folder to the one at an absolute path, which may contain `..`. `make` creates missing folders.
 
         Raises:
-            OutputError: the path has another user's link, in a folder like /tmp or below a folder of theirs there.
+            OutputError: the path has a link that another user made in a folder such as /tmp, or in a folder of theirs.
             OSError: a part is missing, is not a folder or cannot be reached; or links form a circle; or a folder that
                 was created has been replaced.
         """
@@ -89,7 +89,7 @@ class HeldFolder:
             parts += reversed([one for one in target.parts if one != "/"])
 
     def _enter(self, name: str, *, make: bool) -> Path | None:
-        """Enter a subfolder and return None, or return the target if `name` is a link.
+        """Enter the subfolder `name` and return None. If `name` is a link, return its target instead.
 
         Raises the same errors as `enter`.
         """
@@ -119,10 +119,10 @@ class HeldFolder:
         )
 
     def target(self, name: str) -> Path | None:
-        """Return the target of a link in this folder, or None if the name does not exist or is not a link.
+        """Return the target of a link in this folder; None if the name does not exist or is not a link.
 
         Raises:
-            OutputError: the link is another user's, in a folder like /tmp or below a folder of theirs there.
+            OutputError: another user made the link in a folder such as /tmp, or in their folder within it.
             OSError: the link cannot be read.
         """
         try:
@@ -154,13 +154,13 @@ class HeldFolder:
                 )
 
     def remove_made(self) -> None:
-        """Remove those of the folders created by `enter` that are empty."""
+        """Remove the folders that `enter` created, except those that are not empty."""
         for folder, name, made in reversed(self._made):
             remove_folder(name, folder, made)
 
     @contextlib.contextmanager
     def _named(self, name: str) -> Iterator[None]:
-        """Add the full path of a name in this folder to OSErrors in the body."""
+        """Set the full path of a name in this folder as the file name of OSErrors that the body raises."""
         try:
             yield
         except OSError as error:
@@ -173,8 +173,8 @@ def held_folder(path: Path) -> Iterator[HeldFolder]:
     """Yield the folder at a path, which stays open until the body ends.
 
     Raises:
-        OutputError: the path has another user's link, in a folder like /tmp or below a folder of theirs there.
-        OSError: it is missing, is not a folder or cannot be reached; or links form a circle.
+        OutputError: the path has a link that another user made in a folder such as /tmp, or in their folder within it.
+        OSError: the folder is missing, is not a folder or cannot be reached; or links form a circle.
     """
     with contextlib.closing(HeldFolder()) as folder:
         folder.enter(path.absolute())
@@ -182,13 +182,13 @@ def held_folder(path: Path) -> Iterator[HeldFolder]:
 
 
 def check_links(path: Path) -> None:
-    """Check that a path does not lead through another user's link, in a folder like /tmp or below a folder of theirs.
+    """Check that a path has no link that another user made in a folder such as /tmp, or in their folder within it.
 
     The kernel refuses such links too, unless `fs.protected_symlinks` is off, but only at the end of a path and in
-    folders with the sticky bit. This function only checks. To write there, use `held_folder` or `new_folder`.
+    folders with the sticky bit. To write to the path, use `held_folder` or `new_folder` instead.
 
     Raises:
-        OutputError: the path leads through such a link.
+        OutputError: the path has such a link.
         OSError: links form a circle, or a folder cannot be reached.
     """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), held_folder(path):
@@ -197,13 +197,14 @@ def check_links(path: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Create a folder and those above it, and yield a path that leads to it even if it is renamed.
+    """Create a folder and those above it, and yield a path that leads to the folder even if it is renamed.
 
-    Errors in the body name the folder by the given path. If the body fails, new folders are removed if they are empty.
+    Errors in the body name the folder by the given path. If the body fails, new folders are removed if they are
+    empty.
 
     Raises:
-        OutputError: the path has another user's link, in a folder like /tmp or below a folder of theirs there.
-        OSError: it cannot be created, or is not a folder.
+        OutputError: the path has a link that another user made in a folder such as /tmp, or in their folder within it.
+        OSError: the folder cannot be created, or is not a folder.
     """
     with contextlib.closing(HeldFolder()) as held:
         try:
@@ -216,10 +217,10 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 class MadeFolder:
-    """A new folder that stays open, so that writes and removals reach it even if a different one takes its name."""
+    """A new folder that is kept open, so that writes and removals reach it even if another folder takes its name."""
 
     def __init__(self, parent: Path, name: str) -> None:
-        """Create the folder.
+        """Create the folder `name` in `parent`.
 
         Raises:
             OSError: it cannot be created, for example because its name exists or it has been replaced.
@@ -234,7 +235,7 @@ class MadeFolder:
 
     @property
     def itself(self) -> Path:
-        """Return a path that leads to this folder as long as it is open, even if it is renamed."""
+        """Return a path that leads to this folder while it is open, even if it is renamed."""
         return _OPEN / str(self._descriptor)
 
     def close(self) -> None:
@@ -263,7 +264,7 @@ class MadeFolder:
 
 @contextlib.contextmanager
 def errors_naming(itself: Path, path: Path) -> Iterator[None]:
-    """Replace `itself`, the path of an open folder, in the body's errors by `path`, which the user knows."""
+    """Replace `itself`, the path of an open folder, by `path`, which the user knows, in errors that the body raises."""
     try:
         yield
     except OSError as error:

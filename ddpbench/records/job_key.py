@@ -1,6 +1,6 @@
 """The secret key by which the slots of a job recognize each other.
 
-It is in a file of the run directory, or in the launcher's environment.
+The key is in a file of the run directory, or in the launcher's environment.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ def make_job_key(run: RunDir) -> None:
 
 
 def job_key(run: RunDir, env: Mapping[str, str]) -> tuple[bytes, str]:
-    """Return the key's digest, and a clause on what is wrong if the key is missing or others can read it.
+    """Return the digest of the job's key, and a clause on what is wrong if the key is missing or others can read it.
 
-    The digest is empty if the key is missing. DDPBENCH_KEY takes precedence over the directory's file.
+    The digest is empty if the key is missing. The key in the environment variable DDPBENCH_KEY takes precedence over
+    that in the directory's file.
 
     Raises:
         RequestError: DDPBENCH_KEY is too short.

@@ -24,7 +24,7 @@ _Gpus = list[str] | None
 
 
 class _Identity(BaseModel, extra="allow", strict=True):
-    """Fields of the identity that code computes with. All other fields are only compared and shown."""
+    """The fields of a machine's identity that code computes with. All other fields are only compared and shown."""
 
     cpu: _Text | dict[str, _Text] = None
     cores: _Cores | dict[str, _Cores] = None
@@ -84,7 +84,7 @@ def read_machine(run: RunDir) -> dict[str, Any]:
     """Read a run's machine.json, and check the types of its known fields.
 
     Raises:
-        IdentityError: it is missing, damaged, or has a different schema.
+        IdentityError: the file is missing, damaged, or has a different schema.
     """
     data = run.read_json(run.machine)
     check(_Machine, run.machine, data)
@@ -92,15 +92,15 @@ def read_machine(run: RunDir) -> dict[str, Any]:
 
 
 def is_dirty(commit: str) -> bool:
-    """Return whether the code had uncommitted changes, from a `git_commit` of machine.json.
+    """Return whether the code had uncommitted changes, from the `git_commit` in machine.json.
 
-    A merged run has several commits there, separated by commas.
+    A merged run has several commits, separated by commas.
     """
     return any(one.strip().endswith("+") for one in commit.split(","))
 
 
 def setups_of(context: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Return the setup of each of a run's hosts, by host name, from the `context` of machine.json."""
+    """Return the setup of each host of a run, by host name, from the `context` in machine.json."""
     setup = context.get("setup") or {}
     by_host = all(isinstance(own, Mapping) for own in setup.values())
     return {
@@ -109,10 +109,10 @@ def setups_of(context: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def read_merged(run: RunDir) -> dict[str, Any]:
-    """Read the merged.json of a merged run. Empty if the run is not merged.
+    """Read the merged.json of a merged run; empty if the run is not merged.
 
     Raises:
-        IdentityError: it is damaged, or has a different schema.
+        IdentityError: the file is damaged, or has a different schema.
     """
     if not run.merged.exists():
         return {}

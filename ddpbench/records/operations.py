@@ -1,4 +1,4 @@
-"""Tables of transfer operations: how data flow between ranks, and in which queue an operation waits."""
+"""Properties of transfer operations, such as how data flow between ranks, and whether an operation waits in a queue."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Flow = Literal["together", "to_root", "from_root", "through_root", "tree", "pair
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Properties of one kind of transfer."""
+    """The properties of one kind of transfer operation."""
 
     flow: Flow
     threaded: bool = False
@@ -67,13 +67,13 @@ thread (`worker/mpi/process_group.py`).
 
 
 def operation_of(op: str) -> Operation | None:
-    """Return the operation with this `CommRecord.op`, or None if it is unknown. Its data may then flow in any way."""
+    """Return the properties of the operation with this `CommRecord.op`; None if the operation is unknown."""
     flow = op.rpartition("/")[2] if "/" in op else ""
     return _OWN.get(flow) if flow else OPERATIONS.get(op)
 
 
 def flow_of(op: str) -> Flow:
-    """Return how an operation's data flow. For an unknown operation it is `together`."""
+    """Return how an operation's data flow; `together` for an unknown operation."""
     found = operation_of(op)
     return found.flow if found is not None else "together"
 
@@ -81,7 +81,7 @@ def flow_of(op: str) -> Flow:
 def slots_of(op: str, backend: str) -> int | None:
     """Return how many operations run at once in the queue in which the operation `op` waits.
 
-    None if it has no queue, or if the number is unknown.
+    None if the operation has no queue, or if the number is unknown.
     """
     found = operation_of(op)
     if found is None or found.flow == "pair" or not found.queued:
@@ -92,6 +92,6 @@ def slots_of(op: str, backend: str) -> int | None:
 def tree_parent(rank: int) -> int:
     """Return the parent of a rank above 0 in the binomial tree of `collectives/tree.py`.
 
-    It is the rank with its lowest set bit cleared.
+    The parent is the rank with its lowest set bit cleared.
     """
     return rank & (rank - 1)

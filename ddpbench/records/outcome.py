@@ -1,4 +1,4 @@
-"""The outcome of a launch, and the machine's other activity during it, as the controlling side records them."""
+"""The outcome of a launch, and the machine's other activity during the launch, as the controlling side records them."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Noise:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchOutcome:
-    """The outcome of a launch, which the controlling side writes when all its ranks have ended.
+    """The outcome of a launch, which the controlling side writes when all ranks of the launch have ended.
 
-    `wall_s` is the time from the request to the last rank's end, and `measured_s` the part of it in warm-up and
-    measured steps. `server_s` is the launch's share of its fork server's start-up, plus the time that the server spent
-    on imports for this launch.
+    `wall_s` is the time from the request to the last rank's end. `measured_s` is the part of this time in warm-up and
+    measured steps. `server_s` is the launch's share of its fork server's start-up, plus the time that the server
+    spent on imports for this launch.
     """
 
     kind: Literal["launch"] = "launch"

@@ -82,7 +82,7 @@ def write_output(path: Path, content: str | bytes) -> None:
 
 
 def check_output(path: Path) -> None:
-    """Check that an output can be written, before work is done for it. Nothing is opened or created.
+    """Check that an output can be written, before work is done for it. This function opens and creates nothing.
 
     Raises:
         OutputError: the path is a folder, a socket or a block device, or its folder is missing or cannot be written.
@@ -97,7 +97,7 @@ def check_output(path: Path) -> None:
 
 
 def is_stream(path: Path) -> bool:
-    """Return whether an output goes to `-`, a pipe, a terminal or a device, for which any name is allowed."""
+    """Return whether an output goes to `-`, a pipe, a terminal or a device. Any file name is allowed for these."""
     if path == STANDARD_OUTPUT:
         return True
     try:
@@ -108,10 +108,10 @@ def is_stream(path: Path) -> bool:
 
 
 def replace_user_file(path: Path, content: bytes) -> None:
-    """Replace a user's regular file by one with this content and an equal mode and owner. A link to it stays a link.
+    """Replace the contents of a user's regular file, and keep its mode and owner. A link to the file stays a link.
 
     Raises:
-        OutputError: it is not a regular file, or cannot be written; it is then unchanged.
+        OutputError: the path is not a regular file, or cannot be written; it is then unchanged.
     """
     try:
         with _checked(path) as target:
@@ -124,7 +124,7 @@ def replace_user_file(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A name in a folder that is kept open, so that another folder which takes its place is not written to."""
+    """A name in a folder that is kept open, so that output reaches this folder even if another one takes its place."""
 
     folder: int
     itself: Path
@@ -140,7 +140,7 @@ class _Target:
 
     @property
     def is_replaced(self) -> bool:
-        """Return whether the name is free or is a regular file, which the output replaces."""
+        """Return whether the name is free or is a regular file. The output replaces both."""
         return self.found is None or stat.S_ISREG(self.found.st_mode)
 
 
@@ -150,11 +150,11 @@ def _is_stream(mode: int | None) -> bool:
 
 @contextlib.contextmanager
 def _checked(path: Path) -> Iterator[_Target | int]:
-    """Yield the place that an output goes to: an open descriptor of this process, or a name in an open folder.
+    """Yield the destination of an output: a descriptor that this process inherited, or a name in an open folder.
 
     Raises:
         OutputError: the file with this name cannot be an output, or the folder is missing or cannot be written.
-        OSError: it cannot be reached or written.
+        OSError: the destination cannot be reached or written.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -187,7 +187,7 @@ def _opened_stream(target: _Target) -> int:
     """Open a pipe or a device for writing, and return the descriptor.
 
     Raises:
-        OutputError: it has become something else meanwhile.
+        OutputError: the target is no longer a pipe or a device.
         OSError: it cannot be opened.
     """
     flags = os.O_WRONLY | os.O_NOCTTY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -203,7 +203,7 @@ def _has_become(target: _Target, mode: int) -> OutputError:
 
 
 def _run_read_from(file: Path) -> Path | None:
-    """Return the run directory whose data this file is part of, or None."""
+    """Return the run directory that this file is read from as data; None if there is none."""
     for folder in file.parents:
         if file.relative_to(folder).parts[0] in _READ and any(
             _has(folder / mark, _MARKS[mark]) for mark in _MARKS
@@ -231,7 +231,7 @@ def _is_own_name(name: str) -> bool:
 
 
 def _has(mark: Path, key: str) -> bool:
-    """Return whether a JSON file has `key` and `schema_version`, unlike another program's file of this name."""
+    """Return whether a JSON file has `key` and `schema_version`, which a file of another program does not have."""
     try:
         data = parse_json(read_bytes(mark, MOST_PLAN))
     except (OSError, ValueError, UnreadableError):
@@ -241,7 +241,7 @@ def _has(mark: Path, key: str) -> bool:
 
 @contextlib.contextmanager
 def _target(path: Path) -> Iterator[_Target | int]:
-    """Yield the descriptor that a path such as /dev/fd/63 means, or else the target of the path's symbolic links.
+    """Yield the descriptor that a path such as /dev/fd/63 means. For other paths, yield the target of the path's links.
 
     Raises:
         OutputError: the descriptor is not one that the shell has opened, or a link is another user's in a folder that
@@ -294,7 +294,7 @@ def _descriptor(path: Path) -> int | None:
 
 
 def _check_planted(target: _Target, found: os.stat_result) -> None:
-    """Refuse another user's file or pipe in a folder like /tmp, whose owner could read and change what is written.
+    """Refuse another user's file or pipe in a folder like /tmp. Its owner could read and change what is written.
 
     The kernel refuses these too if `fs.protected_regular` and `fs.protected_fifos` are on.
 

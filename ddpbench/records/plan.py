@@ -29,7 +29,7 @@ MOST_MERGED = 1_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MergedRun:
-    """A run from which, among others, a merged run was made, with its target and its rounds."""
+    """A run that was merged into another run, with its target and its rounds."""
 
     path: str
     """The run's directory, as given to the merge."""
@@ -68,7 +68,7 @@ class StoredPlan:
     """Runs that this one was merged from; empty if it is not merged, or if an old version merged it."""
 
     def merged_of(self, case_id: str) -> list[MergedRun]:
-        """Return those of the merged runs that had planned this case."""
+        """Return the runs in `merged` that had planned this case."""
         return [run for run in self.merged if case_id in run.cases]
 
     def target_half_widths(self) -> dict[str, float]:
@@ -84,7 +84,7 @@ class StoredPlan:
         return half_widths | asked
 
     def case(self, case_id: str) -> PlannedCase | None:
-        """Return the planned case with this id, or None."""
+        """Return the planned case with this id; None if the plan lacks it."""
         return next((entry for entry in self.cases if entry.case.case_id == case_id), None)
 
     def request(self, case: Case, purpose: Purpose, round_number: int) -> LaunchRequest:
@@ -127,7 +127,7 @@ def merged_json(runs: Iterable[MergedRun]) -> list[dict[str, Any]]:
 
 
 def claims_json(claims: Iterable[PlannedClaim]) -> dict[str, Any]:
-    """Return claims as an object with the key `claims` of `plan.json`. Empty without claims."""
+    """Return an object whose key `claims` has the claims for `plan.json`; an empty object if `claims` is empty."""
     entries = [
         {
             "says": one.says,
@@ -145,7 +145,7 @@ def claims_json(claims: Iterable[PlannedClaim]) -> dict[str, Any]:
 
 
 def _table(text: str) -> dict[str, Any]:
-    """Parse a JSON object, and check it by the limits that a table in an experiment's file has.
+    """Parse a JSON object, and check that it is within the limits of a table in an experiment's file.
 
     Raises:
         ValueError: the text is not an object, or exceeds the limits.
@@ -221,7 +221,7 @@ _Positive = Annotated[int, Field(ge=1, le=2**53)]
 
 
 def _case_fields() -> type[BaseModel]:
-    """Return a pydantic model with a case's fields, as `Case` declares them."""
+    """Return a pydantic model with the fields of `Case`, their types and limits, and the checks in `_CHECKS`."""
     hints = get_type_hints(Case, include_extras=True)
     made: dict[str, Any] = {}
     for one in fields(Case):
@@ -238,10 +238,7 @@ else:
 
 
 class _Entry(_CaseFields, strict=True, frozen=True):
-    """An entry of `cases` in `plan.json`.
-
-    Its checks are so strict that it can be trusted as if a sweep had just made it.
-    """
+    """An entry of `cases` in `plan.json`. After its strict checks it is as safe as one that a sweep has just made."""
 
     case_id: str
     skip_reason: str | None
@@ -323,7 +320,7 @@ def count_cases(run: RunDir) -> int:
 
 
 def repeated(ids: Iterable[str]) -> str | None:
-    """Return the first id that occurs more than once, or None."""
+    """Return the first id that occurs more than once; None if all are different."""
     return next((one for one, times in Counter(ids).items() if times > 1), None)
 
 
@@ -403,9 +400,9 @@ def _check_ids(run: RunDir, found: _Plan) -> None:
 
 
 def _check_names(run: RunDir, cases: Iterable[PlannedCase]) -> None:
-    """Check that all cases together have no more options and variables than one table of an experiment may have.
+    """Check the number of different options, and of environment variables, of all cases together.
 
-    Each of them may become a column of a report.
+    Each of them may become a column of a report, so the limit is that for one table of an experiment.
 
     Raises:
         IdentityError: there are more.
@@ -427,7 +424,7 @@ def _check_names(run: RunDir, cases: Iterable[PlannedCase]) -> None:
 
 
 def checked_case(raw: Mapping[str, Any]) -> Case:
-    """Return the case in a JSON object outside a plan, checked as strictly as a plan's cases, including its id.
+    """Return the case in a JSON object outside a plan, after checks as strict as those of a plan's cases.
 
     Raises:
         ValueError: the object is not a case, or its id does not fit its contents.
@@ -447,7 +444,7 @@ def checked_case(raw: Mapping[str, Any]) -> Case:
 
 
 def _planned(run: RunDir, entry: _Entry, raw: Mapping[str, Any]) -> PlannedCase:
-    """Return the planned case of an entry. Its values are those of `raw`, because 5 and 5.0 make different ids.
+    """Return the planned case of an entry. Its values come from `raw`, because 5 and 5.0 make different ids.
 
     Raises:
         IdentityError: the id is malformed or does not fit the contents, or the case's network is impossible.

@@ -39,7 +39,7 @@ class RankRecords:
         return [record for record in self.records if isinstance(record, kind)]
 
     def last(self, kind: type[_R]) -> _R | None:
-        """Return the last record of type `kind`, or None."""
+        """Return the last record of type `kind`; None if there is none."""
         found = self.of(kind)
         return found[-1] if found else None
 
@@ -50,16 +50,16 @@ class RankRecords:
 
     @property
     def attempt(self) -> int:
-        """Return the number of the attempt (start of the rank) that wrote the records.
-
-        If several did, return the last.
-        """
+        """Return the number of the attempt (start of the rank) that wrote the records; the last one if several did."""
         return rank_of(self.path)[1]
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRecords:
-    """Records of a launch's ranks, and its outcome, which is None if it is missing, damaged or left out."""
+    """The records of a launch's ranks, and the launch's outcome.
+
+    The outcome is None if it is missing, damaged or left out.
+    """
 
     directory: LaunchDir
     ranks: tuple[RankRecords, ...]
@@ -100,7 +100,7 @@ def read_rank(path: Path) -> RankRecords:
 
 
 def _one_by_one(path: Path, lines: Sequence[bytes]) -> list[Record]:
-    """Parse the lines one by one. This is slower, but lets an error name the line."""
+    """Parse the lines one by one, which is slower than parsing all at once, but lets an error name the line."""
     records: list[Record] = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -111,10 +111,10 @@ def _one_by_one(path: Path, lines: Sequence[bytes]) -> list[Record]:
 
 
 def read_launch(directory: LaunchDir, address: Address | None = None) -> LaunchRecords:
-    """Read a launch's records. `damage` of the result says which ranks' records cannot be read, and so are missing.
+    """Read a launch's records. In the result, `damage` states which ranks' records cannot be read and are missing.
 
-    Records that do not fit the `address` are left out and reported in `left_out`. Without an address, this check is not
-    made, and the records of an unfinished launch are also returned.
+    Records that do not fit the `address` are listed in `left_out` and are not used. Without an address, records are
+    not compared with one, and the records of an unfinished launch are also returned.
     """
     ranks: list[RankRecords] = []
     damage: list[str] = []
@@ -123,7 +123,7 @@ def read_launch(directory: LaunchDir, address: Address | None = None) -> LaunchR
     try:
         outcome = read_outcome(directory)
     except FileNotFoundError:
-        if address is not None:  # records of an unfinished launch are not used
+        if address is not None:  # an unfinished launch, whose records are not used
             return LaunchRecords(directory, ())
     except (RecordError, OSError) as error:
         damage.append(str(error))
@@ -149,7 +149,7 @@ def read_launch(directory: LaunchDir, address: Address | None = None) -> LaunchR
 
 
 def _last_attempts(files: Sequence[Path]) -> set[tuple[int, int]]:
-    """Return (rank, attempt) of each rank's last attempt. Only earlier attempts may end in an incomplete line."""
+    """Return the rank and attempt of each rank's last attempt. Only earlier attempts may end in an incomplete line."""
     last: dict[int, int] = {}
     for rank, attempt in (rank_of(path) for path in files if rank_file(path.name)):
         last[rank] = max(last.get(rank, 0), attempt)
@@ -159,8 +159,7 @@ def _last_attempts(files: Sequence[Path]) -> set[tuple[int, int]]:
 def _merged(ranks: Sequence[RankRecords]) -> tuple[RankRecords, ...]:
     """Return one entry per rank, with the records of all its attempts.
 
-    The records of the rank's start and of the meeting of the ranks are those of the first attempt. The outcome is the
-    last.
+    The `RankStart` and `Met` records are those of the first attempt, and the `RankOutcome` is that of the last.
     """
     by_rank: dict[int, list[RankRecords]] = {}
     for rank in ranks:
@@ -202,7 +201,7 @@ def read_outcome(directory: LaunchDir) -> LaunchOutcome:
 
 
 def stray_rank(path: Path, outcome: LaunchOutcome | None) -> LeftOut | None:
-    """Return None if the file's name is that of a rank of this launch. Otherwise return an entry for `left_out`."""
+    """Return an entry for `left_out` if the file's name is not that of a rank of this launch; otherwise None."""
     if not rank_file(path.name):
         return LeftOut("rank", path, "it has no rank's name")
     ranks = len(outcome.exit_codes) if outcome is not None else 0

@@ -58,8 +58,8 @@ def checked_name(path: Path) -> Path:
     """Check that a path is a directory, or can become one, for a run, and return the path.
 
     Raises:
-        OutputError: a part of it is too long, or has a NUL; it is not a directory; or it leads through another user's
-            link in a folder like /tmp.
+        OutputError: a part of the path is too long or has a NUL; the path is not a directory; or the path has another
+            user's link in a folder like /tmp.
     """
     *folders, name = path.absolute().parts
     for part, most in [*((folder, MAX_PART) for folder in folders), (name, MAX_NAME)]:
@@ -88,16 +88,16 @@ def _own_reports() -> Path:
     """Return the folder in which commands write by default.
 
     Raises:
-        OutputError: another user has planted the folder.
+        OutputError: another user has created the folder.
     """
     return check_default(_REPORTS, "name a folder of yours with --out")
 
 
 def default_path(name: str) -> Path:
-    """Return a command's default output path, which is in `reports` in the working directory.
+    """Return a command's default output path, which is in the folder `reports` in the working directory.
 
     Raises:
-        OutputError: another user has planted that folder, or the user may not enter the working directory.
+        OutputError: another user has created that folder, or the user may not enter the working directory.
     """
     if not os.access(".", os.X_OK):
         raise OutputError(
@@ -115,7 +115,7 @@ def make_parents(path: Path) -> None:
     Another user may have created `reports` since `default_path` checked.
 
     Raises:
-        OutputError: the path is a default one, and another user has planted `reports`.
+        OutputError: the path is a default path, and another user has created `reports`.
         OSError: the folders cannot be created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ _MARK_TEXT = (
 
 @dataclass(slots=True)
 class Made:
-    """The entries that a command has created in a directory, so that only these are removed if the command fails."""
+    """Tracks the entries that a command creates in a directory, so that only these are removed if the command fails."""
 
     path: Path
     """The directory."""
@@ -160,14 +160,14 @@ class Made:
             write_atomically(self.path / MARK, _MARK_TEXT)
 
     def begin(self) -> None:
-        """Record all entries that are now in the directory, except `_CREATED`, as created by others.
+        """Treat all entries that are now in the directory, except `_CREATED`, as created by others.
 
-        Call this once it is locked.
+        Call this once the directory is locked.
         """
         self.kept |= {name for name, _ in _entries(self.path)} - _CREATED
 
     def remove(self) -> None:
-        """Remove everything that this command has created, or as much as can be removed."""
+        """Remove all entries that this command has created, or as many as can be removed."""
         if self.is_new:
             remove_tree(self.path, made=self.made)
         else:
@@ -183,14 +183,14 @@ class Made:
 
 
 def make_dir(path: Path, own: Callable[[str], bool]) -> Made:
-    """Create a directory and those above it, or accept an existing one that passes `check_own` and `check_free`.
+    """Create a directory and those above it, or accept an existing directory that passes `check_own` and `check_free`.
 
-    If this raises, the folders that it has created are removed. For example, the umask may bar this user from a new
-    folder.
+    If this function raises, it removes the folders that it has created. For example, the umask may prevent this user
+    from using a new folder.
 
     Raises:
         OutputError: the directory is another user's, or has files that `own` does not accept.
-        OSError: it cannot be created.
+        OSError: the directory cannot be created.
     """
     missing = [one for one in (path, *path.parents) if not one.exists()]
     try:
@@ -214,8 +214,8 @@ def check_free(path: Path, own: Callable[[str], bool]) -> None:
     """Check that a directory is missing or empty, or is marked and has only files whose names `own` accepts.
 
     Raises:
-        OutputError: it has other files, which may be the user's.
-        OSError: it cannot be read.
+        OutputError: the directory has other files, which may be the user's.
+        OSError: the directory cannot be read.
     """
     # A command may have been killed while it wrote the mark.
     names = {name for name, _ in _entries(path) if not is_unfinished(name)}
@@ -224,11 +224,11 @@ def check_free(path: Path, own: Callable[[str], bool]) -> None:
 
 
 def check_own(path: Path) -> None:
-    """Check that a directory is missing or this user's. Another owner could put links into it or replace it.
+    """Check that a directory is missing or belongs to this user. Another owner could put links into it or replace it.
 
     Raises:
-        OutputError: it is another user's.
-        OSError: it cannot be reached.
+        OutputError: the directory belongs to another user.
+        OSError: the directory cannot be reached.
     """
     try:
         folder = _open_folder(path)
@@ -253,13 +253,13 @@ def _check_held(path: Path, folder: int) -> None:
 
 
 def _copy(path: Path) -> str:
-    """Return words that advise to work on a copy of a run directory, with the command."""
+    """Return words that advise to copy a run directory and work on the copy, with the command."""
     whole = path.resolve()
     return f"copy it, and give the copy: {command('cp', '-r', whole, f'{whole.name}-copy')}"
 
 
 def is_marked(path: Path) -> bool:
-    """Return whether a folder has the file `MARK` as ddpbench writes it."""
+    """Return whether a folder has the file `MARK` with the text that ddpbench writes."""
     try:
         return read_text(path / MARK, MOST_NOTES) == _MARK_TEXT
     except (OSError, UnreadableError):
@@ -310,24 +310,24 @@ _FOLDERS = frozenset({"cases", "figures", "slides", "traces", ".torchinductor"})
 
 
 def is_of_run(name: str) -> bool:
-    """Return whether a file or folder in a run directory may have this name."""
+    """Return whether a run directory may contain a file or folder with this name."""
     return name in _FOLDERS or _FILES.fullmatch(name) is not None
 
 
 def is_record(case_id: str, launch: str, name: str) -> bool:
-    """Return whether `cases/<case_id>/<launch>/<name>` is a launch's record. The launch may have been set aside."""
+    """Return whether `cases/<case_id>/<launch>/<name>` is a record of a launch, which may have been set aside."""
     folder = launch == "proof" or any(one.fullmatch(launch) for one in (_LAUNCH, _ASIDE))
     file = name in ("launch.json", "outcome.json") or (rank_file(name) and name.endswith(".jsonl"))
     return folder and file and CASE_ID.fullmatch(case_id) is not None
 
 
 def rank_file(name: str) -> bool:
-    """Return whether a file is named like a rank's records or log."""
+    """Return whether a file has the name of a rank's records or log."""
     return _RANK_FILE.fullmatch(name) is not None
 
 
 def _entries(folder: Path) -> list[tuple[str, int]]:
-    """Return the name and the kind (`stat.S_IFMT`) of each entry of a folder. Empty if the folder is missing."""
+    """Return the name and the kind (`stat.S_IFMT`) of each entry of a folder; empty if the folder is missing."""
     try:
         with os.scandir(folder) as found:
             return [(entry.name, _kind(entry)) for entry in found]
@@ -348,10 +348,10 @@ def _kind(entry: os.DirEntry[str]) -> int:
 def leading_elsewhere(
     folder: Path, is_folder: Callable[[str], object], is_file: Callable[[str], object]
 ) -> Iterator[tuple[Path, str]]:
-    """Yield entries of a folder that are not what their names require, which is a folder or a regular file.
+    """Yield entries of a folder whose names require a folder or a regular file, and which are something else.
 
-    Each path comes with words for what the entry is, such as `a link`. `is_folder` and `is_file` say which names
-    require which kind.
+    Each path comes with words for what the entry is, such as `a link`. `is_folder` and `is_file` decide from a name
+    whether it requires a folder or a file.
     """
     for name, kind in _entries(folder):
         wanted = stat.S_IFDIR if is_folder(name) else stat.S_IFREG if is_file(name) else None
@@ -360,7 +360,7 @@ def leading_elsewhere(
 
 
 def refuse(misplaced: Iterable[tuple[Path, str]]) -> None:
-    """Raise an error if a run directory has misplaced entries, given as pairs of a path and words for what is there.
+    """Raise an error if `misplaced` has an entry. Each entry is a path and words for what is there.
 
     Raises:
         IdentityError: `misplaced` is not empty.
@@ -387,7 +387,7 @@ class LaunchDir:
 
     @property
     def request(self) -> Path:
-        """Return the path of the request to the ranks, which the controlling side writes before they start."""
+        """Return the path of the request to the ranks, which the controlling side writes before the ranks start."""
         return self.path / "launch.json"
 
     @property
@@ -403,8 +403,8 @@ class LaunchDir:
     def checkpoints(self, parent: str, run_id: str) -> Path:
         """Return the path of the folder for the launch's checkpoints, which is removed after the launch.
 
-        It is in this folder, or in `parent` if that is not empty. The random `run_id` separates runs of the same name,
-        such as those of several users in one `parent`.
+        The folder is in the launch's folder, or in `parent` if that is not empty. The random `run_id` separates runs
+        of the same name, such as those of several users with the same `parent`.
 
         Raises:
             ValueError: the run's id is malformed.
@@ -428,7 +428,7 @@ class LaunchDir:
 
     @property
     def number(self) -> int | None:
-        """Return the launch's round, from the folder's name, or None for a proof."""
+        """Return the launch's round, from the folder's name; None for a proof."""
         found = _LAUNCH.fullmatch(self.path.name)
         return int(found[1]) if found else None
 
@@ -441,7 +441,7 @@ class LaunchDir:
         return [self.path / name for name in self._names() if name.endswith(".log")]
 
     def copy_to(self, target: Path) -> None:
-        """Copy the launch's files into a new folder, without other files and links."""
+        """Copy the launch's files into a new folder. Other files and links are not copied."""
         target.mkdir(parents=True)
         for path in (self.request, self.outcome, *self.rank_files(), *self.log_files()):
             with contextlib.suppress(FileNotFoundError, UnreadableError):
@@ -478,17 +478,17 @@ class RunDir:
 
     @property
     def fabrics(self) -> Path:
-        """Return the path of the file on the run's emulated networks, with the rates that tests of them showed."""
+        """Return the path of the file on the run's emulated networks, with the rates that their links reached."""
         return self.path / "fabric.json"
 
     @property
     def sessions(self) -> Path:
-        """Return the path of the file on the sweep's sessions: wall time, measured time, and why each stopped."""
+        """Return the path of the file on the sweep's sessions, with the times of each and the reason why it stopped."""
         return self.path / "sessions.json"
 
     @property
     def merged(self) -> Path:
-        """Return the path of the file that lists the runs that this one was merged from.
+        """Return the path of the file that lists the runs from which this run was merged.
 
         Only merged runs have this file. They cannot be resumed.
         """
@@ -516,7 +516,7 @@ class RunDir:
 
     @property
     def cases(self) -> Path:
-        """Return the path of the folder with the raw records, in which each case has a folder."""
+        """Return the path of the folder with the raw records, which has a folder for each case."""
         return self.path / "cases"
 
     @property
@@ -547,7 +547,10 @@ class RunDir:
         return self.folders(case_id)[0]
 
     def folders(self, case_id: str) -> tuple[list[LaunchDir], list[Path]]:
-        """Return `launches`, and the paths whose names resemble a launch's but are invalid, such as `launch-007`."""
+        """Return the launches as `launches` does, and paths that look like launches but have invalid names.
+
+        `launch-007` is an example of such a name.
+        """
         folder = self.case(case_id)
         launches: list[tuple[int, LaunchDir]] = []
         misnamed: list[Path] = []
@@ -563,7 +566,7 @@ class RunDir:
         return [launch for _, launch in sorted(launches, key=lambda one: one[0])], sorted(misnamed)
 
     def check(self) -> None:
-        """Check that no entry of the directory leads elsewhere or could block a reader. It may come from a stranger.
+        """Check that no entry of the directory leads elsewhere or could block a reader, as a stranger's might.
 
         Raises:
             IdentityError: an entry is a link, a pipe, a socket or a device, or is a file instead of a folder or the
@@ -572,10 +575,10 @@ class RunDir:
         refuse(self._leading_elsewhere())
 
     def check_records(self) -> None:
-        """Refuse a directory of which only the report is left.
+        """Refuse a directory that has a report, but no records.
 
         Raises:
-            RequestError: it has a report, but no records from which to make it again.
+            RequestError: the directory has a report, but no records from which to make the report again.
         """
         if self.report.exists() and not self.cases.exists() and not self.packed.exists():
             raise RequestError(
@@ -598,12 +601,12 @@ class RunDir:
     def held(self, *, planned: bool = True) -> Iterator[RunDir]:
         """Keep the directory open for writing, and yield it with a path that leads to it even if it is renamed.
 
-        Thus a user who can rename the directory, or a folder above it, cannot divert what is written. Give
-        `planned=False` for a directory that may lack a plan; then write only what comes from this directory.
+        Thus a user who can rename the directory, or a folder above it, cannot divert what is written. Pass
+        `planned=False` for a directory that may lack a plan; then write only data that come from this directory.
 
         Raises:
-            OutputError: it is another user's, or cannot be reached.
-            IdentityError: it is missing, or lacks a plan and must have one.
+            OutputError: the directory is another user's, or cannot be reached.
+            IdentityError: the directory is missing, or lacks a plan and must have one.
         """
         try:
             folder = _open_folder(self.path)
@@ -635,7 +638,7 @@ class RunDir:
             )
 
     def set_aside(self, launch: LaunchDir) -> None:
-        """Rename the folder of a launch that is to be repeated, so that its records and logs are kept.
+        """Rename the folder of a launch that is to be repeated, so that the old records and logs stay available.
 
         Raises:
             OutputError: the launch was set aside 1000 times already.
@@ -650,11 +653,11 @@ class RunDir:
     def check_free(self) -> None:
         """Check that a new sweep may use the directory.
 
-        It may at most have files that a sweep leaves if it is killed before it writes its plan.
+        The directory may have files that a sweep leaves if it is killed before it writes its plan, but no others.
 
         Raises:
-            OutputError: it has other files.
-            OSError: it cannot be read.
+            OutputError: the directory has other files.
+            OSError: the directory cannot be read.
         """
         check_free(self.path, is_before_plan)
 
@@ -662,8 +665,8 @@ class RunDir:
         """Check that the directory has a plan, or that a new sweep may use it (see `check_free`).
 
         Raises:
-            IdentityError: it has no plan, but files other than those of a sweep without a plan.
-            OSError: it cannot be read.
+            IdentityError: the directory lacks a plan, and has files other than those of a sweep without a plan.
+            OSError: the directory cannot be read.
         """
         try:
             if not self.plan.is_file():
@@ -672,7 +675,7 @@ class RunDir:
             raise self._is_none() from None
 
     def create(self) -> Made:
-        """Create the directory, check that it can be written, and return what was created.
+        """Create the directory, check that it can be written, and return a record of what was created.
 
         If the directory cannot be written, everything that was created is removed.
 
@@ -708,7 +711,7 @@ class RunDir:
         """Lock the directory for one command. The kernel releases the lock however the command ends.
 
         The lock's file is removed if this call has created it. Messages to users who must wait name the `holder`.
-        `otherwise` says what this command's user can do instead of waiting.
+        They also say `otherwise`, which is what this command's user can do instead of waiting.
 
         Raises:
             InUseError: another process has the lock.
@@ -726,7 +729,7 @@ class RunDir:
                     path.unlink(missing_ok=True)
 
     def experiment_text(self) -> str | None:
-        """Return the text of the run's experiment, or None if it cannot be read."""
+        """Return the text of the run's experiment; None if it cannot be read."""
         try:
             return read_text(self.experiment, MOST_NOTES)
         except (OSError, UnreadableError):
@@ -807,9 +810,9 @@ def _held_by(lock: Path) -> str:
 
 
 def held_elsewhere(run: RunDir) -> str:
-    """Return words for another process on this machine that has locked a run directory. Empty if no process has.
+    """Return words for another process on this machine that has locked a run directory; empty if no process has.
 
-    The result is also empty for this process and its ancestors, and if the kernel does not list its locks.
+    The result is also empty if the process is this one or its ancestor, or if the kernel does not list its locks.
     """
     lock = run.path / ".lock"
     found = re.search(r"\(process (\d+) on (.+)\)$", words := _held_by(lock))
@@ -839,7 +842,7 @@ def _own_line() -> set[int]:
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a folder is a run directory, which it is if it has a `plan.json`."""
+    """Return whether a folder is a run directory, which has a `plan.json`."""
     return RunDir(path).plan.is_file()
 
 
@@ -847,7 +850,7 @@ _ALLOW = "have its owner allow it, or choose another place"
 
 
 def _barred_folder(error: OSError) -> str:
-    """Return the first folder in an error's path that the user may not enter. Empty if the error has another cause."""
+    """Return the first folder in an error's path that the user may not enter; empty if the error has another cause."""
     if error.errno != errno.EACCES or not isinstance(error.filename, str | os.PathLike):
         return ""
     path = Path(error.filename)
@@ -855,13 +858,13 @@ def _barred_folder(error: OSError) -> str:
     with contextlib.suppress(OSError):  # the working directory is gone
         folders += reversed(
             path.absolute().parents
-        )  # the user may not be allowed to enter the working directory
+        )  # perhaps the user may not enter a folder above the working directory
     barred = (str(one) for one in folders if os.path.isdir(one) and not os.access(one, os.X_OK))  # noqa: PTH112
     return on_one_line(next(barred, ""))
 
 
 def explain_unreadable(error: OSError) -> str:
-    """Return words for what the user may not read, with advice. Empty if the error has another cause."""
+    """Return words on the file or folder that the user may not read, with advice; empty for any other cause."""
     if folder := _barred_folder(error):
         return f"{error.strerror}; you may not enter {folder}: {_ALLOW}"
     path = error.filename
@@ -875,10 +878,11 @@ def explain_unreadable(error: OSError) -> str:
 
 
 def check_checkpoint_dir(name: str) -> None:
-    """Check that other users cannot replace the folder of a checkpoint in this directory.
+    """Check that other users cannot replace the folder of a checkpoint in the directory `name`.
 
     Raises:
-        OutputError: everybody can rename entries of it or of a folder above, or another user's link leads there.
+        OutputError: everybody can rename entries of the directory or of a folder above, or the path has another user's
+            link.
     """
     try:
         check_links(Path(name))
@@ -909,7 +913,7 @@ def _is_here_gone() -> bool:
 
 
 def explain_read_error(error: OSError) -> str:
-    """Return words for why a file or folder cannot be read, with advice.
+    """Return words on why a file or folder cannot be read, with advice.
 
     Unlike `explain_os_error`, this does not advise to make it writable.
     """
@@ -921,7 +925,7 @@ def explain_read_error(error: OSError) -> str:
 
 
 def explain_os_error(error: OSError) -> str:
-    """Return words for why a file or folder cannot be written, with advice for the usual reasons."""
+    """Return words on why a file or folder cannot be written, with advice for the usual reasons."""
     reason = error.strerror or str(error)
     if folder := _barred_folder(error):
         return f"{reason}; you may not enter {folder}: {_ALLOW}"

@@ -59,7 +59,7 @@ gathered or sent). A span that is interrupted by `synchronize` is recorded in pi
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankStart:
-    """A rank has started. The record has its number, where it runs, and properties of its model and of torch."""
+    """The first record of a rank, with its number, where it runs, and properties of its model and of torch."""
 
     kind: Literal["start"] = "start"
     schema_version: Number = SCHEMA_VERSION
@@ -104,7 +104,7 @@ class RankStart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Met:
-    """The ranks have met, which means that they are connected and have process groups."""
+    """The record that the ranks have met, which means that they are connected and have process groups."""
 
     kind: Literal["met"] = "met"
     start_ns: Number
@@ -117,8 +117,8 @@ class Met:
 class Drift:
     """Time of a fixed computation before or after the measured steps, in old records. It is no longer written.
 
-    In recorded runs, its change during a launch did not correlate with the launch's deviation from others. Stolen time
-    does.
+    In recorded runs, its change during a launch did not correlate with the launch's deviation from others. Stolen
+    time does.
     """
 
     kind: Literal["drift"] = "drift"
@@ -128,7 +128,7 @@ class Drift:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Warmup:
-    """The warm-up has ended. The record has its steps, and whether step times were still changing."""
+    """The record of the finished warm-up, with its steps, and whether step times were still changing."""
 
     kind: Literal["warmup"] = "warmup"
     steps: Whole
@@ -152,8 +152,8 @@ class Block:
     """Consecutive steps between two barriers, without the first step after the first barrier.
 
     `step_ns` are this rank's own step times, in order; their sum is `end_ns - start_ns`. `samples` is the number of
-    this rank's samples (for `data_parallel`, those of all its replicas). A step of `evaluation` is forward and loss
-    without gradients.
+    this rank's samples (for `data_parallel`, those of all its replicas). A step of the phase `evaluation` is forward
+    and loss without gradients.
     """
 
     kind: Literal["block"] = "block"
@@ -184,8 +184,8 @@ class Buckets:
 class Held:
     """Bytes of parameters, gradients and optimizer state on a rank, between backward and update.
 
-    For everything that is sharded, this is only the rank's own part. Buckets, activations and the library's buffers are
-    not included.
+    A sharded tensor counts only with the rank's own part. Buckets, activations and the library's buffers are not
+    included.
     """
 
     kind: Literal["held"] = "held"
@@ -234,7 +234,7 @@ class CommRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
-    """A checkpoint of model and optimizer state, as timed by one rank from the barrier before to the barrier after it.
+    """A checkpoint of model and optimizer state. One rank timed it, from the barrier before it to the barrier after it.
 
     Under `plain`, rank 0 calls torch.save and the others wait. Under `dcp`, all ranks call
     torch.distributed.checkpoint.save. Both end when the bytes are on the disk (fsync).
@@ -256,8 +256,8 @@ class Checkpoint:
 class LossCurve:
     """Consecutive steps of training to a loss. This training begins with a fresh model and the data's first batch.
 
-    Between these records, ranks agree on whether to continue; no record includes the time for this. `samples` is the
-    number of this rank's samples.
+    Between two of these records, ranks agree on whether to continue; no record includes the time for this. `samples`
+    is the number of this rank's samples.
     """
 
     kind: Literal["curve"] = "curve"
@@ -277,10 +277,11 @@ class LossCurve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gang:
-    """A gang begins to train with snapshots, or continues from a snapshot.
+    """The record that a gang begins to train with snapshots, or continues from a snapshot.
 
-    A gang is the ranks that torchrun starts together. The times until ranks are started come from the agent of torchrun
-    that started this rank. They are None for the first gang, and for an agent that was itself restarted.
+    A gang is the group of ranks that torchrun starts together. `noticed_ns`, `stopped_ns` and `placed_ns` come from
+    the torchrun agent that started this rank. They are None for the first gang, and if the agent was itself
+    restarted.
     """
 
     kind: Literal["gang"] = "gang"
@@ -328,7 +329,7 @@ class Snapshot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """Consecutive steps of training with snapshots, up to a snapshot, a failure or the last step."""
+    """Consecutive steps of training with snapshots, which end with a snapshot, a failure or the last step."""
 
     kind: Literal["trained"] = "trained"
     gang: Whole
@@ -345,7 +346,7 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """The planned failure happens now. The rank that fails, or a rank that sees it, writes this as its last record."""
+    """The record of a planned failure. The rank that fails, or a rank that sees it, writes this as its last record."""
 
     kind: Literal["failure"] = "failure"
     gang: Whole
@@ -393,7 +394,7 @@ class Proof:
 
     @property
     def was_made(self) -> bool:
-        """Return whether the comparison was made. If not, `note` says why."""
+        """Return whether the comparison was made. If not, `note` has the reason."""
         return was_made(self.tolerance)
 
 
@@ -416,10 +417,10 @@ _DECISIVE = (("gradients", "sums"), ("update", "parameters"), ("share",))
 
 
 def why_unproved(proofs: Iterable[Proof]) -> str:
-    """Return why comparisons do not prove what a strategy trained. Empty if they do, or if it aggregates nothing.
+    """Return why the comparisons do not prove a strategy's training; empty if they do, or if it aggregates nothing.
 
-    If both gradients and updates are to be compared, neither proves it alone. A type in which the user's class cannot
-    compute is left out before initial states are compared, so the reason for the other types takes precedence.
+    If both gradients and updates are to be compared, neither proves the training alone. Types in which the user's
+    class cannot compute have no comparison of initial states. A reason for any other type takes precedence.
     """
     proofs = list(proofs)
     types = {each.dtype for each in proofs if each.compared == "initial state"}
@@ -436,10 +437,10 @@ _NOT_COMPARED = "no comparison was made"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Costs:
-    """Operations per sample, and the number of samples in the dataset.
+    """Floating-point operations per sample, and the number of samples in the dataset.
 
-    `flops_per_sample` is the number of floating-point operations of forward and backward, by torch's own counter.
-    `dataset_samples` is None if the dataset has no length.
+    `flops_per_sample` is the number of operations of forward and backward, by torch's own counter. `dataset_samples`
+    is None if the dataset has no length.
     """
 
     kind: Literal["costs"] = "costs"
@@ -449,11 +450,12 @@ class Costs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traffic:
-    """Bytes that a node's emulated link carried during a block, which the node's first rank reads from the kernel.
+    """Bytes that a node's emulated link carried during a block. The node's first rank reads them from the kernel.
 
-    If the ranks of a node have separate links (`local_bandwidth`), each rank records its own link. Headers are included
-    as the interface counts them: only once for a segment that the kernel splits later, so that the bytes are up to 5 %
-    fewer than on a wire. A node's link does not carry traffic within the node, but a rank's own link does.
+    If the ranks of a node have separate links (`local_bandwidth`), each rank records its own link. Headers are
+    included as the interface counts them. A segment that the kernel splits later counts only one header, so that
+    there are up to 5 % fewer bytes than on a wire. A node's link does not carry traffic within the node, but a rank's
+    own link does.
     """
 
     kind: Literal["traffic"] = "traffic"
@@ -468,7 +470,7 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
-    """Lateness of a rank's replay in a block, compared with its profile's times, and the processor time that it took.
+    """Delays of a rank's replay in a block, compared with its profile, and the processor time that it took.
 
     `lateness_ns` is, for each step, the largest delay of an event after its due time; 0 if none was late. `cpu_ns` is
     the processor time of the rank's process during the block, including its threads and system calls.
@@ -490,7 +492,7 @@ class Pace:
 class Staleness:
     """Staleness of the gradients that a server applied in a block of timed steps, and in the step before the block.
 
-    `counts[s]` is the number of gradients computed from parameters that had since been updated s times.
+    `counts[s]` is the number of gradients whose parameters had been updated s times since a worker got them.
     """
 
     kind: Literal["staleness"] = "staleness"
@@ -499,7 +501,7 @@ class Staleness:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankOutcome:
-    """The outcome of a rank: whether it succeeded, and otherwise its error.
+    """The outcome of a rank, which states whether the rank succeeded, and otherwise its error.
 
     A rank that was killed leaves no such record.
     """
@@ -556,7 +558,7 @@ _MANY: TypeAdapter[list[Record]] = TypeAdapter(Annotated[list[_Tagged], _AT_ONCE
 def _one() -> TypeAdapter[Record]:
     """Return the parser of a single record.
 
-    It is made on first use, because that takes as long as reading 100 files.
+    The parser is made on first use, because making it takes as long as reading 100 files.
     """
     return TypeAdapter(_Tagged, config=_TEXTS_NOT_KEPT)
 
@@ -625,10 +627,10 @@ def record_from_json(line: bytes) -> Record:
 
 
 def records_from_json(lines: bytes) -> list[Record]:
-    """Parse many complete lines, in two thirds of the time that parsing them one by one would take.
+    """Parse many complete lines at once, which takes two thirds of the time of parsing them one by one.
 
     Raises:
-        ValueError: a line is not a record; parse lines by `record_from_json` to find which, and why.
+        ValueError: a line is not a record; `record_from_json` on each line tells which line, and why.
     """
     data = b"[%s]" % lines.removesuffix(b"\n").replace(b"\n", b",")
     check_digits(data)

@@ -1,4 +1,4 @@
-"""Assign launches to the sessions of a sweep, by the session that their outcome names, or by time in older records."""
+"""Assign launches to sessions of a sweep, by the session that a launch's outcome names, or else by time."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _SLACK = timedelta(seconds=2)
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """The start and the end of sessions whose launches do not name their session, in order. Sessions never overlap."""
+    """The start and end times, in order, of sessions that their launches do not name. Sessions never overlap."""
 
     spans: tuple[tuple[datetime, datetime], ...] = ()
 
     @classmethod
     def of(cls, run: RunDir) -> Sessions:
-        """Return the sessions of a run. Empty if the file is missing or damaged.
+        """Return the sessions of a run; empty if `sessions.json` is missing or damaged.
 
         Also empty for a merged run, whose sessions may have worked at the same time on different machines. They need
         not be distinguished, because rounds of different runs have different numbers.
@@ -40,10 +40,11 @@ class Sessions:
             return cls()
 
     def session_of(self, session: str, started_utc: str) -> str:
-        """Return a text that identifies a launch's session, from the fields of these names in its outcome.
+        """Return a text that identifies a launch's session, from `session` and `started_utc` in the launch's outcome.
 
         A launch that does not name its session is assigned by its start. Launches between two recorded sessions come
-        from sessions that were killed before they were recorded, which count as one session.
+        from sessions that were killed before they were recorded. All of these between the same two count as one
+        session.
         """
         started = utc_of(started_utc)
         if session or started is None or not self.spans:
@@ -73,7 +74,7 @@ UNKNOWN = Sessions()
 
 
 def stop_reason_of(run: RunDir) -> str:
-    """Return why the last sweep of a run stopped. Empty if the reason was not recorded."""
+    """Return the reason why the last session of a run stopped; empty if the reason was not recorded."""
     try:
         entries = read_sessions(run)
     except IdentityError:
@@ -96,7 +97,7 @@ class _Sessions(BaseModel, strict=True):
 
 
 def read_sessions(run: RunDir) -> list[dict[str, Any]]:
-    """Read the entries of a run's `sessions.json`. Empty if the file does not exist.
+    """Return the entries of a run's `sessions.json`; empty if the file does not exist.
 
     Raises:
         IdentityError: the file is damaged, or has a different schema.

@@ -1,9 +1,9 @@
-"""The directory of `ddpbench submit`: all of its paths, and the checks before the directory is used.
+"""The directory of `ddpbench submit`, with all of its paths, and the checks before the directory is used.
 
     submission.json  nodes-1/  nodes-2/ ...  merged/
 
-Each folder is a run directory. Those of `nodes-N` also have what submit writes and what a Slurm job prints. Like a run
-directory, a submission may come from a stranger, so links in it are refused.
+Each folder is a run directory. Those called `nodes-N` also have the files that submit writes and the output of Slurm
+jobs. Like a run directory, a submission may come from a stranger, so links in it are refused.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class SubmissionDir:
 
     @property
     def file(self) -> Path:
-        """Return the path of the file with the requests to Slurm and the submitted jobs."""
+        """Return the path of `submission.json`, which has the requests to Slurm and the submitted jobs."""
         return self.path / "submission.json"
 
     @property
     def merged(self) -> RunDir:
-        """Return the directory of the merged run, made from the runs on all numbers of nodes if there are several."""
+        """Return the directory of the merged run, which is made if there are runs on several numbers of nodes."""
         return RunDir(self.path / _CURRENT)
 
     @property
@@ -71,7 +71,7 @@ class SubmissionDir:
 
     @property
     def merged_before(self) -> Path:
-        """Return the path of the directory to which the last merged run is moved while the next one replaces it."""
+        """Return the path to which the last merged run is moved while the next one replaces it."""
         return self.path / _BEFORE
 
     def run(self, nodes: int) -> RunDir:
@@ -126,10 +126,10 @@ class SubmissionDir:
         return data
 
     def measured(self) -> RunDir:
-        """Return the run with everything that was measured, which is the merged run, or the only one with results.
+        """Return the run with all measurements, which is the merged run, or the only run that has results.
 
         Raises:
-            RequestError: there are several runs, not merged yet, or nothing was measured.
+            RequestError: there are several runs that are not merged yet, or nothing was measured.
             IdentityError: an entry of the directory leads elsewhere.
         """
         self.check()
@@ -147,7 +147,7 @@ class SubmissionDir:
 
 
 def run_at(path: Path) -> RunDir:
-    """Return the run in a directory, which is the directory itself or, for a submission, its run `measured`.
+    """Return the run at a path. If the path is a submission, return the submission's run `measured`.
 
     Raises:
         RequestError: the runs of a submission were not merged yet, or nothing was measured in them.

@@ -16,11 +16,11 @@ from ddpbench.text_safety import within
 
 
 class RecordWriteError(Exception):
-    """A record could not be written. This is not a failure of the training, and it cannot be recorded either."""
+    """A record could not be written. This is not a failure of the training, and it cannot be recorded."""
 
 
 def leave_forked() -> NoReturn:
-    """End this process, because a rank's workload has forked it and it has returned from the workload's code."""
+    """End this process, which a rank's workload has forked and which has returned from the workload's code."""
     print(  # noqa: T201
         f"ddpbench: process {os.getpid()}, which the workload forked, came back from the workload's code: it was ended "
         "here. A process that is forked must end itself (os._exit), as those of multiprocessing do",
