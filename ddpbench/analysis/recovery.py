@@ -208,7 +208,10 @@ def _ends(rank: RankRecovery, gangs: Iterable[int]) -> dict[int, dict[int, int]]
 def _places(
     ranks: Sequence[RankRecovery], kept: Mapping[int, tuple[int, float]], local_batch: int
 ) -> tuple[int, int, int]:
-    """Return three numbers on samples of steps that no later gang repeated: uses, samples, highest position."""
+    """Return how often samples were used, the number of different samples, and the highest position of a sample.
+
+    Only steps that no later gang repeated count.
+    """
     places = distinct = end = 0
     for first, until in sorted(_runs(ranks, kept, local_batch)):
         places += until - first

@@ -229,7 +229,7 @@ def _enough(comparison: Comparison | None) -> bool:
 def _allowing(ratio: Interval, pair: _Pair) -> Interval:
     """Return `ratio`, widened to allow for waiting if either case shares cores.
 
-    It is the first case's time over the second's.
+    `ratio` is the first case's time divided by the second's.
     """
     if ratio.low is None or ratio.high is None:
         return ratio
@@ -530,9 +530,10 @@ class _Words:
         yield f"{start}; {doubt}"
 
     def _extremes(self, held: Sequence[HeldPair]) -> list[HeldPair]:
-        """Return the pairs in order. The first supports the claim most.
+        """Return the pairs in order of how much they support the claim, starting with the strongest support.
 
-        It is the fastest, or for `as fast` the pair whose ratio is closest to 1.
+        For `faster`, pairs with a lower ratio support the claim more. For `as fast`, pairs with a ratio closer to 1
+        do.
         """
         if self._one.kind == "faster":
             return sorted(held, key=lambda one: _ratio(one).value)
@@ -568,7 +569,7 @@ class _Words:
         return f"{''.join(self._in_parts(held))}{self._allowed(held)}"
 
     def _in_parts(self, held: HeldPair) -> tuple[str, str]:
-        """Return the words of `_short` in two parts, of which the first may be equal for several pairs."""
+        """Return the words of `_short` in two parts. Several pairs may have the same first part."""
         ratio = _ratio(held)
         if self._rates:
             return "", f"{plain(ratio.reciprocal())} times the samples/s"

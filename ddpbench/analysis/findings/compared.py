@@ -180,11 +180,11 @@ def _sorted(compared: Sequence[_Decision]) -> list[_Decision]:
 
 
 def _open_together(compared: Sequence[_Decision]) -> tuple[list[_Decision], dict[str, list[_Decision]]]:
-    """Return the comparisons that get a sentence, and groups that share one, keyed by the name of a group's first pair.
+    """Return the comparisons that begin a sentence, and the groups of comparisons that share a sentence.
 
-    Strategies that are all undistinguished from one reference share a sentence. Only the first of them is among the
-    comparisons in the first returned value. They all have the reference's layout, so the sentence names the layout
-    once.
+    Undecided comparisons of strategies with one reference form a group, whose key is the name of the first pair. The
+    first list omits all comparisons of a group except the first. A group's strategies have the reference's layout on
+    nodes, so the sentence names the layout once.
     """
     open_: dict[str, list[_Decision]] = {}
     for pair, judged in compared:

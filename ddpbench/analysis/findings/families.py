@@ -82,9 +82,9 @@ class Families:
         return family.pair(a.case_id, b.case_id) if family is not None else None
 
     def judge_one_process(self) -> Judgement | None:
-        """Judge the reference case compared with the process that has about as many threads.
+        """Return the judgement of the reference case compared with one process that has about as many threads.
 
-        None if either is missing.
+        None if either case is missing.
         """
         return judge_pair(*self.one_process, self._alpha) if self.one_process is not None else None
 

@@ -165,8 +165,8 @@ def _largest(members: Sequence[CaseRun]) -> int:
 def with_one_process(cases: Sequence[CaseRun]) -> tuple[CaseRun, CaseRun] | None:
     """Return the reference case, and the one-process case that uses about as many cores by threads.
 
-    The reference is that of the first group of comparable cases. None if no such process was measured with its
-    launcher.
+    The reference is that of the first group of comparable cases. None if the reference's launcher measured no such
+    process.
     """
     if len({run.case.threads_per_rank for run in cases}) < 2:
         return None

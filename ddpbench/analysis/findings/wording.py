@@ -173,7 +173,7 @@ def _paced(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def too_long(share: float) -> str:
-    """Return words for how much too long steps may be, given as the fraction `share` from `late_share`."""
+    """Return words for how much too long steps may be. `share` is a fraction, as `late_share` returns it."""
     return (
         f"read up to {format_at_most(share)} too long by this alone"
         if share <= 1

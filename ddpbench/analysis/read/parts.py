@@ -180,7 +180,7 @@ def _occurrence(keys: Sequence[NDArray[Any]]) -> Ints:
 
 
 def changes(columns: Sequence[NDArray[Any]]) -> NDArray[np.bool_]:
-    """Return, for each row of sorted columns, whether it differs from the row before. The first row does."""
+    """Return, for each row of sorted columns, whether it differs from the row before; True for the first row."""
     changed = np.ones(len(columns[0]), np.bool_)
     changed[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
     return changed

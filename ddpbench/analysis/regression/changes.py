@@ -179,14 +179,14 @@ class Change:
 
     @property
     def shows_rare(self) -> bool:
-        """Return whether there are enough interleaved rounds, or launches of two runs, to include a rare slow-down.
+        """Return whether interleaved rounds, or launches of two runs, suffice to include a rare slow-down.
 
-        For two runs, a case that is shown to be faster needs no more.
+        For two runs, any number of launches suffices if the case is shown to be faster.
         """
         return self.rounds >= ROUNDS_TO_SEE or (self.mean_most is None and self.verdict == "faster")
 
     def why_not_within(self, limit: float) -> str:
-        """Return words for why the case is not shown to be within `limit`, although its interval is. Otherwise empty.
+        """Return the reason why a case is not shown to be within `limit` although its interval is; otherwise empty.
 
         The reason is that rounds or launches are too few to include rare slow ones.
         """

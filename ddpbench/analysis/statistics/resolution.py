@@ -4,9 +4,9 @@
 resolved. A change is resolved if a comparison shows it with probability `POWER`, at the confidence of the comparison.
 There are three ways to compare, each with its own interval:
 
-in turn        `ddpbench compare --interleave`: rounds are pairs, and the comparison may end after any of them in one
-sweep   two cases of a sweep: rounds are pairs, and their number is taken as fixed two runs       `ddpbench compare BASE
-NEW`: launches, and the drift between sessions
+    in turn        `ddpbench compare --interleave`: rounds are pairs, and the comparison may end after any of them
+    in one sweep   two cases of a sweep: rounds are pairs, and their number is taken as fixed
+    two runs       `ddpbench compare BASE NEW`: launches, and the drift between sessions
 """
 
 from __future__ import annotations

@@ -63,10 +63,10 @@ gives an equal number.
 def transfer_results(cases: Sequence[CaseRun]) -> list[TransferResult]:
     """Return a result for each strategy, operation, number of ranks and size of transfers.
 
-    `world_size` is the case's or, for collectives within groups such as replicas of shards, the group's. `group`
-    numbers the strategies, those with most sizes first. A strategy is left out if it has fewer than `MIN_SIZES` sizes
-    of every operation on one number of ranks, and so are oversubscribed cases. `case_id` is one of the cases with such
-    transfers.
+    Oversubscribed cases are left out. So are strategies without `MIN_SIZES` sizes of any operation on one number of
+    ranks, and operations with a single size. `world_size` is the case's or, for collectives within groups such as
+    replicas of shards, the group's. `group` numbers the strategies, those with most sizes first. `case_id` is one of
+    the cases with such transfers.
     """
     able = [
         run
