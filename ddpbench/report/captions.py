@@ -16,7 +16,7 @@ from ddpbench.units import counted, format_two_digits
 
 
 def label_of(rows: Iterable[Row]) -> tuple[str, ...]:
-    """Return the longest list of words on emulation that any of the rows has, as the label of a figure of all rows.
+    """Return the label of a figure of these rows, which is the longest list of words on emulation of any row.
 
     Empty if no row was emulated.
     """
@@ -28,7 +28,7 @@ def _count(words: tuple[str, ...]) -> int:
 
 
 def fullest(rows: Sequence[Row]) -> Row:
-    """Return the row with the most words on emulation. Its setting is shown as the setting of all rows."""
+    """Return the row with the most words on emulation. Captions show its setting as that of all rows."""
     return max(rows, key=lambda row: len(virtual_words(row.case)))
 
 
@@ -100,9 +100,9 @@ def shared_words(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def emulation_words(rows: Sequence[Row], cores: object) -> list[str]:
-    """Return phrases on what the emulation leaves out: added latency, and a core for each rank.
+    """Return phrases for what an emulation lacks: latency, and a separate core for each rank.
 
-    `cores` is the list of the host's cores from the machine record.
+    `cores` is the list of the host's cores from machine.json.
     """
     sentences = ["no latency added"] if without_latency({row.case.fabric for row in rows}) else []
     most = max((row.case.world_size for row in rows if row.case.compute != "real"), default=0)

@@ -139,7 +139,7 @@ class TableCounter:
         return NumberedTable(number=self._tables, table=table.evenly_rounded())
 
     def sure(self, table: Table) -> NumberedTable:
-        """Return what `table` returns. This method's type excludes None."""
+        """Like `table`, for a table that is never None."""
         numbered = self.table(table)
         assert numbered is not None
         return numbered

@@ -41,7 +41,7 @@ class Cell:
 
     @property
     def has_words(self) -> bool:
-        """Return whether `under` is longer than any interval. If so, it is words, which may be broken into lines."""
+        """Return whether `under` is longer than any interval, and so consists of words that may be broken into lines."""
         return len(self.under) > LONGEST_INTERVAL
 
     @property
@@ -144,9 +144,9 @@ class Table:
 
     @property
     def width(self) -> str:
-        """Return how closely the columns are set: `widest` for the closest, `wide`, or empty for the usual distance.
+        """Return `wide` or `widest` for a table whose many columns are set closer together; otherwise empty.
 
-        The closer columns fit a screen 1280 pixels wide.
+        The columns then fit a screen 1280 pixels wide.
         """
         count = len(self.columns)
         return "widest" if count > MANY_COLUMNS else "wide" if count > SEVERAL_COLUMNS else ""

@@ -50,7 +50,10 @@ class Row(CaseSummary):
 
     @property
     def needs_no_link(self) -> bool:
-        """Return whether the case has no fabric, and has one rank or ranks that exchange nothing, so it needs none."""
+        """Return whether the case has no emulated links and needs none.
+
+        It has one rank, or its ranks exchange nothing.
+        """
         return not self.case.fabric and (self.case.world_size == 1 or not traits_of(self.case).exchanges)
 
     @property

@@ -1,4 +1,4 @@
-"""Drawing and the style of figures."""
+"""Draw figures with matplotlib, in one style."""
 
 from ddpbench.matplotlib_folder import settle_matplotlib
 

@@ -137,7 +137,7 @@ def spread(wanted: list[float], *, gap: float, low: float, high: float) -> list[
 
 
 def decades(axes: Axes, values: Sequence[float]) -> None:
-    """Give the y axis of a logarithmic plot limits around `values`, and ticks labelled with plain numbers.
+    """Set the limits of a logarithmic y axis around `values`, and label its ticks with plain numbers.
 
     Ticks are at 1, 2 and 5 times powers of ten, closer together for a small range.
     """
@@ -167,7 +167,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 @contextmanager
 def drawing(families: Sequence[str] = ()) -> Iterator[set[str]]:
-    """Set matplotlib to `style.SETTINGS` and its own defaults within this context, so that no matplotlibrc matters.
+    """Set matplotlib to `style.SETTINGS` and its own defaults within this context, and ignore a user's matplotlibrc.
 
     The context yields a set. After the context, the set holds the characters that were drawn as boxes, because
     neither the figures' font nor one of `families` has them. Texts are cleaned, because matplotlib also writes them

@@ -17,7 +17,7 @@ def missing_glyphs(messages: Iterable[str]) -> set[str]:
 
 
 def fonts_with(characters: Collection[str]) -> Sequence[str]:
-    """Return few installed font families that together have as many of these characters as possible."""
+    """Return a few installed font families that together have as many of these characters as possible."""
     left, families = set(characters), []
     fonts = list(_installed())
     while left and fonts:

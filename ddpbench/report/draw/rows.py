@@ -47,7 +47,7 @@ def axis_end(longest: float) -> float:
 
 
 def whiskers(axes: Axes, place: float, estimate: Interval) -> None:
-    """Draw an interval across the end of a horizontal bar. A white rim makes the interval visible on any fill."""
+    """Draw an interval across the end of a horizontal bar, with a rim that makes it visible on any fill."""
     from matplotlib.patheffects import Normal, Stroke
 
     if estimate.low is None or estimate.high is None:

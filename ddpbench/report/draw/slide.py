@@ -58,7 +58,7 @@ def _fitting(picture: Picture) -> Figure:
 
 
 def _laid(picture: Picture, larger: float) -> Figure:
-    """Return the slide as a figure in the picture's inches, which is scaled when it is saved.
+    """Return the slide as a matplotlib figure with the picture's dimensions. Saving scales it to the slide's size.
 
     The picture's text is enlarged by the factor `larger`.
     """

@@ -100,7 +100,7 @@ def name_of(lines: Sequence[Series]) -> str:
 
 
 def of_caps(lines: Sequence[Series]) -> bool:
-    """Return whether the series are the bucket caps of one strategy."""
+    """Return whether all series are of one strategy and differ in the bucket cap."""
     kinds = {(row.case.strategy, *row.variant) for line in lines for row in line.rows}
     return len(kinds) == 1 and lines[0].rows[0].case.bucket_cap_mb is not None
 

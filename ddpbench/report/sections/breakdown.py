@@ -1,4 +1,4 @@
-"""The breakdown figure, which shows what fills a step as stacked bars, with overlapped communication beneath."""
+"""The breakdown figure, with stacked bars of the parts of a step, and overlapped communication beneath the bars."""
 
 from __future__ import annotations
 

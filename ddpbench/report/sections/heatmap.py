@@ -97,9 +97,9 @@ def picture(
 
 
 def _drawn_sizes(every: Sequence[int | str], across: Across) -> Sequence[int | str]:
-    """Return the rows of the map that are drawn.
+    """Return the keys of the map's rows that are drawn, from the keys of all rows.
 
-    If there are too many, these are the largest powers of two of ranks, or the fastest links.
+    If there are too many, the largest powers of two of ranks are drawn, or the fastest links.
     """
     if len(every) <= MOST_ROWS:
         return every
@@ -158,12 +158,12 @@ def _file_name(index: int, across: Across) -> str:
 
 
 def _key(row: Row, across: Across) -> int | str:
-    """Return the number of ranks, or the links, which identify the row of the map that a case belongs to."""
+    """Return the key of the row of the map that a case belongs to: its number of ranks, or its links."""
     return row.case.world_size if across == "ranks" else row.case.fabric
 
 
 def _order(key: int | str) -> float:
-    """Return a sort key for rows of the map, with few ranks before many, and fast links before slow ones."""
+    """Return a sort key for the map's rows, with few ranks before many, and fast links before slow ones."""
     if isinstance(key, int):
         return key
     links = links_of(key)
@@ -384,9 +384,10 @@ def _paint_map(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Look:
-    """The look of a cell. `slower` is by how much its step is longer than the shortest in its row, as a fraction.
+    """The look of a cell.
 
-    `worst` is the largest such fraction of all cells.
+    `slower` is the fraction by which the cell's step is longer than the shortest step in its row of the map. `worst`
+    is the largest such fraction of all cells.
     """
 
     slower: float | None
@@ -408,7 +409,10 @@ def _cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look) -> N
 def _draw_ground(
     axes: Axes, place: tuple[int, int], row: Row | None, slower: float | None, worst: float
 ) -> None:
-    """Fill a cell, darker if it is slower. It is crosshatched if its case has no time, and grey if no case was run."""
+    """Fill a cell with a colour that is darker for a slower step.
+
+    A cell is crosshatched if its case has no time, and grey if no case was run.
+    """
     from matplotlib.patches import Rectangle
 
     share = max(0.0, slower) / worst if slower is not None and worst > 0 else 0.0

@@ -240,7 +240,7 @@ def _table(group: Sequence[CurveLaws]) -> Table:
 
 
 def _scaled(interval: Interval) -> Interval:
-    """Return a fraction in per cent. The rounding error of an exact fit becomes 0."""
+    """Convert an interval of a fraction to per cent. The rounding error of an exact fit becomes 0."""
 
     def cent(value: float | None) -> float | None:
         return None if value is None else 0.0 if abs(value) < 1e-9 else 100 * value

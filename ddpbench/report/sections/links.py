@@ -94,8 +94,8 @@ def _with_caps(rows: Sequence[Row]) -> list[Row]:
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     """Return groups of cases that differ only in their links or in options of the workload.
 
-    If both vary, each fabric has a separate group. Groups that are not oversubscribed come first, then those with the
-    most ranks.
+    If both vary, cases on different links are in different groups. Groups that are not oversubscribed come first,
+    then those with the most ranks.
     """
     groups: dict[GroupKey, list[Row]] = {}
     for row in rows:

@@ -19,7 +19,10 @@ _MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryRow:
-    """A row of the memory table, for all cases whose most loaded rank holds the same amount of model state."""
+    """A row of the memory table, which stands for all cases that hold the same amount of model state.
+
+    What a case holds is the model state on the rank that has the most.
+    """
 
     row: Row
     words: str
@@ -31,7 +34,7 @@ class MemoryRow:
 
 
 def section(rows: Sequence[Row]) -> Section | None:
-    """Return the section on memory per rank; None if all cases of a model hold the same amount, for every model."""
+    """Return the section on memory per rank; None if no model has cases that hold different amounts."""
     kept = _kept(rows)
     models: dict[tuple[Any, ...], set[tuple[int, int, int]]] = {}
     for one in kept:

@@ -216,7 +216,7 @@ def _table(step: OneStep, row: Row) -> Table:
 
 
 def _stacked(transfers: Sequence[Transfer]) -> list[int]:
-    """Return the row within its lane for each transfer, so that concurrent transfers do not cover each other."""
+    """Return each transfer's row within its lane, chosen so that concurrent transfers do not overlap."""
     free = [float("-inf")] * MOST_ROWS
     rows = []
     for transfer in transfers:

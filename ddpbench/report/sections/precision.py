@@ -1,4 +1,4 @@
-"""The figure on precision, for runs with several, which shows how much faster or slower autocast makes a step."""
+"""The figure on precision, which shows how much faster autocast makes a step, for runs with several precisions."""
 
 from __future__ import annotations
 

@@ -386,7 +386,7 @@ def _runs(sizes: Sequence[int], oversubscribed: Sequence[int]) -> list[tuple[int
 
 
 def _thinned(sizes: Sequence[int]) -> list[int]:
-    """Return the world sizes to label, which are all, or only the powers of two if all labels would collide."""
+    """Return the world sizes to label. If labels for all would collide, only powers of two are labelled."""
     if len(sizes) <= 8:
         return list(sizes)
     return [size for size in sizes if size & (size - 1) == 0] or list(sizes[:: len(sizes) // 8 + 1])

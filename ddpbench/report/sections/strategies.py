@@ -58,7 +58,7 @@ def section(launches: Sequence[LaunchResult], findings: Sequence[Finding], rows:
 def _ratios(findings: Sequence[Finding], rows: Sequence[Row]) -> tuple[Table, ...]:
     """Return a table of the ratios of step times on which findings on strategies are based, in a tuple.
 
-    It is empty without findings on strategies.
+    The tuple is empty if no finding is on strategies.
     """
     by_id = {row.case_id: row for row in rows}
     ratios = [
@@ -208,8 +208,8 @@ def _bound_of(row: Row, bounds: Mapping[Hashable, Row]) -> Interval | None:
 def _beside(shown: Sequence[tuple[str, Row]], rows: Sequence[Row]) -> str:
     """Return words on the throughput of independent ranks, and on whether it bounds the throughputs shown.
 
-    It is not called an upper bound if a throughput shown is above it. The words are empty if the cases have no bound,
-    or different ones.
+    The words do not call this throughput an upper bound if a throughput shown is above it. They are empty if the
+    cases have no bound, or different ones.
     """
     bounds = bounds_of(rows)
     values = {bound.value: bound for _, row in shown if (bound := _bound_of(row, bounds)) is not None}

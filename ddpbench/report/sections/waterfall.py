@@ -70,7 +70,10 @@ _IDEAL, _MEASURED = "ideal", "measured"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fall:
-    """The losses of one case. `rounds` is the number of rounds that have all measurements for an interval."""
+    """The losses of one case's efficiency, which fall from the ideal to the measured value.
+
+    `rounds` is the number of rounds that have all measurements for the losses.
+    """
 
     row: Row
     name: str
@@ -90,7 +93,7 @@ class Fall:
 
     @property
     def unexplained(self) -> tuple[str, float]:
-        """Return the name of the largest loss that explains nothing, and its absolute value."""
+        """Return the name of the largest loss without an explanation, and its absolute value."""
         known = {
             name: abs(self.losses[name].value) for name in ("not_attributed", "rest") if name in self.losses
         }
@@ -100,7 +103,7 @@ class Fall:
 
     @property
     def largest(self) -> str:
-        """Return the name of the loss with the largest median among those that explain something."""
+        """Return the name of the loss with the largest median, among the losses that have an explanation."""
         able = [name for name in self.weighed if name not in _UNEXPLAINED]
         return max(able, key=lambda name: self.weighed[name].value)
 

@@ -36,10 +36,10 @@ def paint(
     rate: float | None,
     stacked: bool = False,
 ) -> None:
-    """Paint the two plots next to each other, or above each other if `stacked`.
+    """Paint time by size in one plot, and bus bandwidth by size in another.
 
-    Vertical lines mark the bucket caps, and a horizontal line marks the links' `rate`, GB/s. The curves' names are at
-    the right, or on top if `stacked`.
+    The plots are next to each other, or above each other if `stacked`. Vertical lines mark the bucket caps, and a
+    horizontal line marks the links' `rate`, GB/s. The curves' names are at the right, or on top if `stacked`.
     """
     from ddpbench.report.draw.canvas import decades
 

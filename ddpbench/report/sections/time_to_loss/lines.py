@@ -1,4 +1,4 @@
-"""Group the cases that were trained to a loss, so that within a group the loss means the same."""
+"""Group the cases that were trained to a loss, so that losses can be compared within a group."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TrainedCase:
 
 
 def groups_of(training: TrainingResults, rows: Sequence[Row]) -> list[list[TrainedCase]]:
-    """Return the cases trained to a loss, in groups within which the loss means the same. Large groups come first."""
+    """Return the cases trained to a loss, in groups whose losses can be compared. Large groups come first."""
     if not training.time_to_loss:
         return []
     by_id = {row.case_id: row for row in rows if row.ok}
@@ -77,7 +77,7 @@ def groups_of(training: TrainingResults, rows: Sequence[Row]) -> list[list[Train
 
 
 def task(row: Row) -> GroupKey:
-    """Return a grouping key. A loss means the same for all cases with the same key."""
+    """Return a grouping key. Losses can be compared between cases with the same key."""
     return grouping.deciding("loss", row.case)
 
 
