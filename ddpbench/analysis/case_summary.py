@@ -33,7 +33,7 @@ class CaseSummary:
     samples_per_s: Interval | None = None
     speedup: Interval | None = None
     speedup_rounds: int = 0
-    """Number of rounds with a launch of the case and of its base case; 0 without a base case."""
+    """Number of rounds with a launch of the case and of its base case; 0 if the case has no base case."""
     efficiency: Interval | None = None
     exposed_comm_s: Interval | None = None
     evaluation_samples_per_s: Interval | None = None

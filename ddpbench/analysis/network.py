@@ -79,7 +79,7 @@ def network_results(cases: Sequence[CaseRun]) -> Iterator[NetworkResult]:
 def formula_of(case: Case, size: float | None) -> tuple[str, float | None]:
     """Return the name of the textbook formula for a case's algorithm, and its time (seconds) for `size` bytes.
 
-    The result is "" and None without emulated links, without a formula, or if ranks share nodes.
+    The result is "" and None if links are not emulated, if the algorithm has no formula, or if ranks share nodes.
     """
     links = links_of(case.fabric)
     if links is None or not size or case.known_algorithm not in TIMES or case.nodes != case.world_size:

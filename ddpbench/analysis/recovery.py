@@ -450,6 +450,6 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _median(values: Iterable[float | None]) -> Interval | None:
-    """Return the median of these values of launches, with its 95 % interval; None without values."""
+    """Return the median of these values of launches, with its 95 % interval; None if no value is known."""
     known = [value for value in values if value is not None]
     return median_launch(known) if known else None

@@ -238,7 +238,7 @@ else:
 
 
 class _Entry(_CaseFields, strict=True, frozen=True):
-    """An entry of `cases` in `plan.json`. After its strict checks it is as safe as one that a sweep has just made."""
+    """An entry of `cases` in `plan.json`, checked so strictly that it can be used like an entry of a new plan."""
 
     case_id: str
     skip_reason: str | None

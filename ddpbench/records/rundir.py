@@ -566,7 +566,9 @@ class RunDir:
         return [launch for _, launch in sorted(launches, key=lambda one: one[0])], sorted(misnamed)
 
     def check(self) -> None:
-        """Check that no entry of the directory leads elsewhere or could block a reader, as a stranger's might.
+        """Check that no entry of the directory leads elsewhere or could block a reader.
+
+        The directory may come from a stranger.
 
         Raises:
             IdentityError: an entry is a link, a pipe, a socket or a device, or is a file instead of a folder or the

@@ -366,7 +366,7 @@ EARLIER = "earlier verdict"
 
 
 def earlier(one: DecidedClaim) -> str:
-    """Return words for a claim's verdicts before this run and for its changes since. Empty without earlier verdicts."""
+    """Return words for a claim's verdicts before this run and for its changes since; empty if there were none."""
     tried = [entry for entry in one.history if entry.run]
     if not tried:
         return ""

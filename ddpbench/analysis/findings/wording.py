@@ -143,7 +143,7 @@ def _full(runs: Sequence[CaseRun]) -> list[str]:
 def _shared_cores(runs: Sequence[CaseRun]) -> list[str]:
     """Return words for the largest share of a step that ranks may have waited for shared cores.
 
-    Empty without such a wait.
+    Empty if there was no such wait.
     """
     shares = [run.shared_cores_share or 0.0 for run in runs]
     share = max((share for share in shares if share < MOST_SHARED), default=0.0)

@@ -88,7 +88,7 @@ def instrumented_over_timed(run: CaseRun) -> Bounded | None:
 def instrumented_may_differ(case: CheckedCase) -> float | None:
     """Return the largest fraction by which an instrumented step may differ from a timed one, by the ratio's interval.
 
-    None without an interval.
+    None if the ratio has no interval.
     """
     logs = case.run.instrumented_over_timed
     half = half_width(logs)

@@ -90,7 +90,7 @@ class Launch:
     traffic: LinkTraffic | None = None
     """Traffic over emulated links in timed blocks."""
     pace: Pacing | None = None
-    """Accuracy of a replay's moments in timed blocks; None without a replay."""
+    """Accuracy of a replay's moments in timed blocks; None if the launch was not a replay."""
     cpu_share: float | None = None
     """Processor time of all its ranks in timed blocks, divided by the time of the blocks; None if not counted."""
     faults_per_step: float | None = None
@@ -100,7 +100,7 @@ class Launch:
     start_up: StartUp | None = None
     """Parts of its start-up; None if its ranks did not record them."""
     recovered: Recovered | None = None
-    """Its training with snapshots and recovery from failures; None without it."""
+    """Its training with snapshots and recovery from failures; None if it trained without snapshots."""
     damage: tuple[str, ...] = ()
     session: str = ""
     """Session of the sweep that ran it."""

@@ -92,7 +92,7 @@ class Breakdown:
     def overlap_fraction(self) -> float | None:
         """Return the share of communication that is overlapped with computation, in the median launch.
 
-        None without communication.
+        None if nothing was communicated.
         """
         found = self.overlap_interval()
         return None if found is None else found.value

@@ -125,7 +125,7 @@ def decided(test: str, change: Change, limit: float) -> Gated:
 def _same(test: str, own: CaseRun, side: Side) -> CaseRun | None:
     """Return a side's case of this test or, if it has no such test, its case with the same specification.
 
-    None without both.
+    None if it has neither.
     """
     if test in side.tests:
         return side.cases[side.tests.index(test)]

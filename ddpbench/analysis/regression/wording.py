@@ -206,7 +206,7 @@ def estimands(changes: Changes) -> str:
 def _farthest(ratio: Interval | None) -> float | None:
     """Return the largest difference that an interval of ratios includes, as a fraction of the base.
 
-    None without ends.
+    None if the interval has no ends.
     """
     if ratio is None or ratio.low is None or ratio.high is None:
         return None

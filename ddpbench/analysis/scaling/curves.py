@@ -279,7 +279,7 @@ def _devices(curve: CaseCurve, machine: Mapping[str, object]) -> int | None:
 def law_findings(laws: Sequence[CurveLaws], cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """Return a finding on the scaling law that a curve follows, and on its knee.
 
-    The curve is the first one with fitted laws whose strategy aggregates gradients. Empty without such a curve.
+    The curve is the first one with fitted laws whose strategy aggregates gradients. Empty if no curve is like this.
     """
     for curve in laws:
         if not traits_of(curve.case).exchanges or not curve.laws.fits:

@@ -79,7 +79,7 @@ def next_without_fit(
 def next_size(
     model: Model, fits: Sequence[Fit], estimates: Mapping[str, Estimated], devices: int | None
 ) -> NextSize | None:
-    """Return the size at which the laws disagree most, or at which a law is least certain. None without a forecast."""
+    """Return the size at which the laws disagree most, or at which a law is least certain; None without forecasts."""
     usable = [n for n in model.candidates if devices is None or n <= devices] or model.candidates
     largest = int(model.sizes[-1])
     # Laws that are known not to hold are used only if all are, and then the text gives no forecast.

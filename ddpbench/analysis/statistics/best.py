@@ -130,7 +130,7 @@ class Family:
     def standings(self, names: Sequence[str] | None = None, *, margin: float = MARGIN) -> dict[str, Standing]:
         """Return each case's standing among the named cases, by name and in their order.
 
-        Without `names`, all cases are used. Empty for fewer than two cases.
+        Without `names`, all cases are used. The result is empty if there are fewer than two cases.
         """
         logs = {name: self._logs[name] for name in (self._logs if names is None else names) if name in self}
         if len(logs) < 2:
@@ -147,7 +147,7 @@ def standings(
 ) -> dict[str, Standing]:
     """Return each case's standing among the cases of a family, by name and in the family's order.
 
-    Empty for fewer than two cases.
+    The result is empty if there are fewer than two cases.
     """
     return Family(family, alpha=alpha).standings(margin=margin)
 

@@ -131,7 +131,7 @@ class Interval:
 
     @property
     def brackets(self) -> str:
-        """Return the ends as text, such as `[0.66, 0.76]`. Empty without ends."""
+        """Return the ends as text, such as `[0.66, 0.76]`; empty if the ends are unknown."""
         return self.texts()[1]
 
     def __str__(self) -> str:

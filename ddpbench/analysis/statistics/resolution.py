@@ -71,10 +71,11 @@ def resolved_in_turn(
 ) -> float | None:
     """Return the smallest change, as a fraction, that this number of interleaved rounds resolves.
 
-    None without a verdict. The comparison looks at its interval after each round. The interval's half-width is a
-    multiple f of the estimated deviation. This estimate itself varies by about s / sqrt(2 (n - 1)), so the end of the
-    interval has the standard error s sqrt(1/n + f^2 / (2 (n - 1))). From `IN_TURN_FROM` rounds on, the interval is
-    widened by the correlation that its own rounds show; a change that was shown earlier stays shown.
+    None if this number of rounds gives no verdict. The comparison looks at its interval after each round. The
+    interval's half-width is a multiple f of the estimated deviation. This estimate itself varies by about s / sqrt(2
+    (n - 1)), so the end of the interval has the standard error s sqrt(1/n + f^2 / (2 (n - 1))). From `IN_TURN_FROM`
+    rounds on, the interval is widened by the correlation that its own rounds show; a change that was shown earlier
+    stays shown.
 
     Args:
         deviation: standard deviation s of the logarithm of the ratio within a round.
@@ -102,7 +103,7 @@ def _in_turn(rounds: int, alpha: float, power: float) -> float | None:
 
 
 def resolved_in_one_sweep(deviation: float, rounds: int, correlation: float = 0.0) -> float | None:
-    """Return the smallest change, as a fraction, that a sweep of two cases resolves. None under `MIN_ROUNDS`.
+    """Return the smallest change, as a fraction, that a sweep of two cases resolves; None under `MIN_ROUNDS` rounds.
 
     The sweep estimates the correlation of its rounds and widens its interval accordingly, by factors that vary from
     sweep to sweep.
@@ -216,9 +217,9 @@ def added(variances: Sequence[Variance]) -> Variance:
 def resolved_by_two_runs(deviation: float, rounds: int) -> float | None:
     """Return the smallest change, as a fraction, that two runs of `rounds` rounds each resolve.
 
-    None under `MIN_ROUNDS`. The drift between them is that of `drift_of`. Runs estimate it from their own scatter, so
-    the interval of few launches is sometimes narrow and sometimes wide. The power is the mean over the scatters that
-    either side may show.
+    None for fewer than `MIN_ROUNDS` rounds. The drift between the runs is that of `drift_of`. Runs estimate it from
+    their own scatter, so the interval of few launches is sometimes narrow and sometimes wide. The power is the mean
+    over the scatters that either side may show.
 
     Args:
         deviation: standard deviation of the logarithm of a launch's step time.

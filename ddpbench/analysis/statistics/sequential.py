@@ -88,7 +88,7 @@ def evidence(values: _Values | Sequence[float], mean: float = 0.0) -> _Values:
 
 
 def middle_of(values: _Values) -> float:
-    """Return Huber's estimate of the values' location, or 0 without values.
+    """Return Huber's estimate of the values' location; 0 if `values` is empty.
 
     It is the mean if no value is beyond `CUT` scales.
     """

@@ -58,7 +58,7 @@ COPIES = "launches do not differ at all, as no clock measures: are these copies 
 
 
 def shows_more(value: Interval, limit: float) -> bool:
-    """Return whether a value's interval is entirely above a limit. False without an interval.
+    """Return whether a value's interval is entirely above a limit; False if the interval is unknown.
 
     A finding needs an interval that excludes the opposite. The value alone shows nothing.
     """
@@ -66,7 +66,7 @@ def shows_more(value: Interval, limit: float) -> bool:
 
 
 def shows_less(value: Interval, limit: float) -> bool:
-    """Return whether a value's interval is entirely below a limit. False without an interval."""
+    """Return whether a value's interval is entirely below a limit; False if the interval is unknown."""
     return value.high is not None and value.high < limit
 
 
@@ -79,7 +79,7 @@ def t_quantile(probability: float, df: float) -> float:
 def half_width(values: Sequence[float], alpha: float = ALPHA) -> float | None:
     """Return the half-width of the t-interval of the values' mean: t(1 - alpha/2, n-1) * s / sqrt(n).
 
-    None under `FEWEST` values.
+    None if there are fewer than `FEWEST` values.
     """
     count = len(values)
     if count < FEWEST:
@@ -374,10 +374,10 @@ def judge_all(
 
 
 def rounds_for(ratio: Interval, rounds: int, margin: float = MARGIN) -> int | None:
-    """Return about how many rounds would narrow an interval over `rounds` rounds to +-margin. None without an interval.
+    """Return about how many rounds would narrow an interval over `rounds` rounds to +-margin.
 
-    `ratio` has the present interval. The spread is assumed to stay equal. The interval narrows with the root of the
-    rounds; the small decrease of its quantile is neglected.
+    `ratio` is the value with the present interval. If the interval is unknown, return None. The spread is assumed to
+    stay equal. The interval narrows with the root of the rounds; the small decrease of its quantile is neglected.
     """
     if ratio.low is None or ratio.high is None:
         return None

@@ -49,7 +49,7 @@ class Lane:
 
     rank: int
     role: str
-    """Reason for which the rank is shown if not all are, such as `most computation` or `LAST`. Empty without one."""
+    """Reason for which the rank is shown if not all are, such as `most computation` or `LAST`; empty if all are."""
     length_s: float
     spans: tuple[tuple[str, float, float], ...]
     transfers: tuple[Transfer, ...]

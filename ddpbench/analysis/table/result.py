@@ -329,7 +329,7 @@ class CaseResult:
     def staleness(self) -> tuple[int, ...] | None:
         """Return how many gradients were 0, 1, 2, ... updates old when a server applied them.
 
-        None without such a server.
+        None if the case has no such server.
         """
         return added(launch.staleness for launch in self.run.good) or None
 
