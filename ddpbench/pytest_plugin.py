@@ -98,18 +98,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
         metavar="BASELINE",
         help="what pytest-benchmark has saved, a file or a name such as 0001, or a run directory; several are several "
-        "sessions, which makes intervals narrower. Or what is measured now, in turn with this code: a checkout's "
+        "sessions, which makes intervals narrower. Or what is measured now, interleaved with this code: a checkout's "
         "folder, ref=COMMIT, path=FOLDER, python=INTERPRETER",
     )
     group.addoption(
         "--ddpbench-total",
         metavar="TIME",
-        help=f"time for each test to decide where it is measured in turn (default: '{TOTAL}')",
+        help=f"time limit of each interleaved test (default: '{TOTAL}')",
     )
     group.addoption(
         "--ddpbench-turns",
         choices=("blocks", "launches"),
-        help="what is in turn there: blocks of steps, while launches of both sides are in memory, or launches "
+        help="what is interleaved: blocks of steps, with launches of both sides in memory, or launches "
         "(default: blocks)",
     )
     group.addoption(
@@ -135,7 +135,7 @@ class _Gate:
         """Return words for what the gate compares."""
         if self.in_turn is not None:
             base, new = self.in_turn
-            return f"{base.words} against {new.words}, in turn"
+            return f"{base.words} against {new.words}, interleaved"
         return f"against {', '.join(side.name for side in self.saved)}"
 
 
@@ -186,7 +186,7 @@ class _Wanted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Measured:
-    """A test's result: its timings, its row of `cases.csv`, and the comparison with code that was measured in turn."""
+    """A test's result: its timings, its row of `cases.csv`, and the interleaved comparison, if any."""
 
     side: Side
     row: dict[Any, Any]
@@ -685,21 +685,19 @@ def _gate_of(config: pytest.Config) -> _Gate:
     words = config.getoption("--ddpbench-baseline")
     if not words:
         raise RequestError(
-            "--ddpbench-gate needs --ddpbench-baseline: a FILE that --benchmark-json=FILE has written, or what is to "
-            "be measured in turn, such as ref=main"
+            "--ddpbench-gate needs --ddpbench-baseline: a FILE that --benchmark-json=FILE has written, or a side "
+            "to interleave with, such as ref=main"
         )
     sides = [word for word in words if is_side_word(word)]
     if not sides:
         if config.getoption("--ddpbench-turns"):
-            raise RequestError(
-                "--ddpbench-turns is for a baseline that is measured in turn, such as ref=main"
-            )
+            raise RequestError("--ddpbench-turns is for an interleaved baseline, such as ref=main")
         storage = str(config.getoption("benchmark_storage", "")).removeprefix("file://") or ".benchmarks"
         return replace(gate, saved=read_baselines(words, Baselines(Path(storage))))
     if len(sides) < len(words):
         saved = next(word for word in words if word not in sides)
         raise RequestError(
-            f"--ddpbench-baseline: {saved} was saved, and {sides[0]} is to be measured in turn: give one kind"
+            f"--ddpbench-baseline: {saved} was saved, and {sides[0]} is to be interleaved: give one kind"
         )
     return replace(gate, in_turn=beside_this_code(words))
 

@@ -1,4 +1,4 @@
-"""The verdict of a comparison in turn about a single case."""
+"""The verdict of an interleaved comparison about a single case."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def equal_sides() -> Printed:
     looked = test_recorded_rounds.students(splits, looks=True)
     runs = test_recorded_rounds.dealt(1, None)
     return {
-        "in turn": _per_cent(in_turn.wrong, in_turn.splits, 1),
+        "interleaved": _per_cent(in_turn.wrong, in_turn.splits, 1),
         "Student's interval, looked at after every round": _per_cent(looked.wrong, looked.splits),
         "two runs of one session": _per_cent(runs.wrong, runs.splits),
     }
@@ -97,7 +97,7 @@ def _session(logs: NDArray[np.float64]) -> list[Timing]:
 
 
 def alike_rounds() -> Printed:
-    """Comparisons in turn of equal cases, 178 rounds, each correlated with the previous one; tested repeatedly.
+    """Interleaved comparisons of equal cases, 178 rounds, each correlated with the previous one; tested repeatedly.
 
     Uses the intervals of `ddpbench compare --interleave`, and those for independent rounds.
     """
@@ -185,7 +185,7 @@ def intervals_of_steps() -> Printed:
 
 
 def rounds_far_off() -> Printed:
-    """Comparisons in turn that end once they can decide, or after 30 rounds; some of the new side's are far slower.
+    """Interleaved comparisons that end once they can decide, or after 30 rounds; some of the new side's are far slower.
 
     Counts how often these are called equivalent, and after how many rounds equal sides are; by all criteria, and by the
     typical round alone.

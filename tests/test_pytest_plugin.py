@@ -494,10 +494,10 @@ def test_the_command_line_replaces_an_option_of_the_projects_settings(suite: Pat
         ({"baseline": ["empty.json"]}, "it is empty"),
         (
             {"baseline": ["main", "ref=main"]},
-            "main was saved, and ref=main is to be measured in turn: give one kind",
+            "main was saved, and ref=main is to be interleaved: give one kind",
         ),
         ({"baseline": ["main", "0001"]}, "given twice"),
-        ({"baseline": ["main"], "turns": "launches"}, "is for a baseline that is measured in turn"),
+        ({"baseline": ["main"], "turns": "launches"}, "is for an interleaved baseline"),
         ({"baseline": ["ref=main"]}, "is in no git repository"),
         ({"baseline": ["path=none"]}, "the folder does not exist"),
         ({"baseline": ["."]}, "both sides are the same"),

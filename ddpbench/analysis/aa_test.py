@@ -103,7 +103,7 @@ class NoiseResult:
             f"{self.case}: {self.samples_per_s:,.1f} samples/s, {self.rounds} rounds of two launches",
             f"two equal cases differ by {gap:+.2f} % [{low:+.2f}, {high:+.2f}] (95 %; {sure})",
             f"standard deviation: {spread:.2f} % of the ratio within a round, {drift:.2f} % of launches over rounds",
-            f"a round of both takes {self.round_s:.1f} s in a sweep, {self.round_in_turn_s:.1f} s in turn",
+            f"a round of both takes {self.round_s:.1f} s in a sweep, {self.round_in_turn_s:.1f} s interleaved",
         ]
         if self.disturbed:
             lines.append(f"disturbed launches: {self.disturbed}")
@@ -140,14 +140,14 @@ class NoiseResult:
         drift = format_two_digits(100 * drift_of(self.deviation_launches))
         shortest, longest = ((end / pairs) ** 2 if pairs else 1 for end in (low, high))
         level = f"{100 * (1 - ALPHA):g} % confidence, {100 * POWER:g} % power"
-        most = f"{MOST_ROUNDS_IN_TURN} at most in turn, {MOST_ROUNDS:,} in a sweep"
+        most = f"{MOST_ROUNDS_IN_TURN} at most interleaved, {MOST_ROUNDS:,} in a sweep"
         none = f"- where under {MIN_ROUNDS} rounds fit, or none resolve it ({most})"
         deviation = f"{format_two_digits(100 * low)} and {format_two_digits(100 * high)} %"
         times = f"times may be {shortest:.1f} to {longest:.1f} times these; more --rounds tell it better"
         return [
             f"at {level}; {none}",
-            "in turn: ddpbench compare --interleave, which may end after any round; --total is the time, at most:",
-            "  it has blocks of steps in turn, and where a machine's speed varies these full launches differ by more",
+            "interleaved: ddpbench compare --interleave, which may end after any round; --total is the time, at most:",
+            "  it interleaves blocks of steps, and where a machine's speed varies these full launches differ by more",
             "one sweep: of two cases, as many rounds as fit; more cases tell better how rounds are correlated",
             f"two runs: ddpbench compare BASE NEW, half of the time each, {drift} % of drift between them",
             f"{self.rounds} rounds show a deviation between {deviation}: {times}",
@@ -160,11 +160,11 @@ def _ends(interval: Interval) -> tuple[float, float]:
     return interval.low, interval.high
 
 
-_WAYS = ("in turn", "one sweep", "two runs")
+_WAYS = ("interleaved", "one sweep", "two runs")
 
 
 def _row(name: str, cells: Sequence[str]) -> str:
-    return f"{name:>38}{''.join(f'{cell:>11}' for cell in cells)}"
+    return f"{name:>38}{''.join(f'{cell:>13}' for cell in cells)}"
 
 
 def _change(value: float | None) -> str:

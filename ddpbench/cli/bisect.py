@@ -25,7 +25,7 @@ def add_parser(commands: Any) -> None:
         "bisect",
         help="find the commit that made training slower",
         description="Search the commits of this repository for the one that made training slower. Each step measures "
-        "a commit and the good one in turn until it is decided or skipped. The answer is right with 95 % "
+        "a commit, interleaved with the good one, until it is decided or skipped. The answer is right with 95 % "
         "confidence. Your checkout is not changed.",
     )
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""`ddpbench compare BASE NEW`: compare the training speed of two sides. With `--interleave`, measure both in turn."""
+"""`ddpbench compare BASE NEW`: compare the training speed of two sides. With `--interleave`, measure both now."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
         help="compare two runs case by case: faster, slower, equivalent, or cannot tell",
         description="Match the cases of two sides, and say of each case whether its step became slower, by how much, "
         "and in which part. All verdicts together are right with 95 % confidence. With --interleave, "
-        "measure both sides of an experiment in turn until each case is decided, so that a noisy machine "
+        "measure both sides of an experiment alternately until each case is decided, so that a noisy machine "
         "can detect 3 %.",
     )
     parser.add_argument(
@@ -39,7 +39,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--interleave",
         action="store_true",
-        help="measure the sides --base and --new in turn",
+        help="measure the sides --base and --new now, alternately",
     )
     parser.add_argument(
         "--base",
@@ -133,7 +133,7 @@ def _refuse_drift(arguments: argparse.Namespace) -> None:
 
     if arguments.drift is not None or arguments.across:
         raise RequestError(
-            "--drift and --across are for two runs: sides in turn share their machine and its drift; leave them out"
+            "--drift and --across are for two runs: interleaved sides share their machine and its drift; leave them out"
         )
 
 
@@ -165,7 +165,7 @@ def _of_two(arguments: argparse.Namespace) -> Changes:
 
 
 def _interleaved(arguments: argparse.Namespace) -> Changes:
-    """Measure two sides in turn and return their comparison.
+    """Interleave two sides and return their comparison.
 
     Raises:
         RequestError: an argument names no side, or a side cannot start.
@@ -219,7 +219,7 @@ class _Lines:
 
     def begun(self, out: Path) -> None:
         self.out = out
-        say(f"measuring both sides in turn, into {out}", sys.stderr)
+        say(f"interleaving both sides, into {out}", sys.stderr)
 
     def event(self, text: str) -> None:
         say(text, sys.stderr)

@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
         "noise",
         help="run an A/A test: the smallest difference this machine can detect",
         description="Run one case twice per round and report how far apart equal cases appear on this machine. Also "
-        "report which difference can be detected in which time, measured in turn (compare --interleave), "
+        "report which difference can be detected in which time, interleaved (compare --interleave), "
         "within one sweep, and by two runs.",
     )
     parser.add_argument("--workload", default="gpt:nano", help="workload (default: gpt:nano)")

@@ -37,6 +37,13 @@ _TERMS: tuple[tuple[str, str], ...] = (
         ),
     ),
     (
+        "interleaved",
+        (
+            "Two sides measured alternately on one machine, in blocks of steps or in launches, so disturbances hit "
+            "both alike (ddpbench compare --interleave)."
+        ),
+    ),
+    (
         "profile",
         (
             "A file with the times of a model's forward, backward and optimizer, and with each gradient's size and "

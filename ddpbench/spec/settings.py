@@ -103,7 +103,7 @@ MIN_ROUNDS = 5
 MOST_ROUNDS = int(limits.ROUNDS.high)
 """Most rounds of a sweep."""
 MOST_ROUNDS_IN_TURN = 500
-"""Most rounds of a comparison whose sides are measured in turn."""
+"""Most rounds of an interleaved comparison."""
 
 
 class Budget(BaseModel, extra="forbid", frozen=True):

@@ -164,7 +164,7 @@ def test_what_cannot_be_told_says_what_would_have_been_seen_and_how_long_more_ta
     assert "what a machine drifts between sessions is in the intervals, 4 % (--drift)" in text
     total = format_about(changes.wanted_s or 0.0)
     assert (
-        f"To resolve 3 % (4 times in 5), measure in turn for about {total}: ddpbench compare --interleave with"
+        f"To resolve 3 % (4 times in 5), measure interleaved for about {total}: ddpbench compare --interleave with"
         in text
     )
     assert "`ddpbench noise`" in text
@@ -195,7 +195,7 @@ def test_a_comparison_in_turn_says_how_long_it_should_have_been(tmp_path: Path) 
     assert f"--total '{format_about(changes.wanted_s or 0.0)}'" in text
     # The wanted change was resolved: more time is not suggested.
     assert "To resolve" not in " ".join(remarks(replace(changes, wanted=0.5)))
-    assert "more than 500 rounds" in " ".join(remarks(replace(changes, wanted=0.001)))
+    assert "more than 500 interleaved rounds" in " ".join(remarks(replace(changes, wanted=0.001)))
     assert "Other programs" not in text
     busy = replace(changes, foreign=(0.02, 0.31, 0.05, 0.051, 0.0, 0.0, 0.0, 0.0))
     assert (
@@ -204,7 +204,7 @@ def test_a_comparison_in_turn_says_how_long_it_should_have_been(tmp_path: Path) 
     )
     one_each = " ".join(remarks(replace(busy, turns="launches")))
     assert "in 2 of 8 rounds: one side may be affected more" in one_each
-    assert "Both sides ran in turn, a launch after the other: rounds are pairs" in one_each
+    assert "Both sides were interleaved, launch by launch: rounds are pairs" in one_each
     few = compared(*(made(tmp_path / name, {DDP: 40}, rounds=2) for name in ("c", "d")), paired=True)
     assert "Too few rounds to tell how long it takes to resolve 3 %" in " ".join(remarks(few))
 
@@ -315,7 +315,7 @@ def test_a_case_that_is_gone_or_fails_at_times_fails_a_gate(
 
 
 def test_what_another_session_adds_later_is_no_pair(tmp_path: Path) -> None:
-    """A side was resumed by itself: its new rounds were not measured in turn."""
+    """A side was resumed by itself: its new rounds were not interleaved."""
     runs = [made(tmp_path / name, {DDP: 40}, rounds=10) for name in ("a", "b")]
     for number in range(6, 10):
         outcome = runs[1].launch(DDP.case_id, "measure", number).outcome
@@ -652,7 +652,7 @@ def test_noise_promises_no_more_rounds_than_a_sweep_may_have(tmp_path: Path) -> 
     assert found.within[0].one_sweep == found.within[1].one_sweep
     assert found.within[0].two_runs == found.within[1].two_runs
     assert (found.resolve[0].one_sweep_s, found.resolve[0].two_runs_s) == (None, None)
-    assert "500 at most in turn, 1,000 in a sweep" in found.describe()
+    assert "500 at most interleaved, 1,000 in a sweep" in found.describe()
 
 
 def test_what_is_not_ruled_out_is_told_as_the_tables_ends_are() -> None:
@@ -676,9 +676,7 @@ def test_noise_of_launches_that_do_not_differ_is_none(tmp_path: Path) -> None:
 
 
 def test_cells_and_change_are_one_estimand_or_are_named(tmp_path: Path) -> None:
-    """A change between two runs is the quotient of their step times; in turn it is the typical round's, as the page
-    says.
-    """
+    """A change of two runs is the quotient of their step times; interleaved, it is the typical round's (docs)."""
     base = made(tmp_path / "a", {DDP: 40}, rounds=8, noise=0.002, rare={3: 70, 4: 70})
     new = made(tmp_path / "b", {DDP: 40}, rounds=8, noise=0.002, rare={7: 41})
     (apart,) = compared(base, new).changes

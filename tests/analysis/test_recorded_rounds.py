@@ -1,6 +1,6 @@
 """False alarms on real rounds: sessions of equal sides that were recorded on a machine shared with others.
 
-`recorded/equal_sides_us.json` has comparisons in turn of a program with itself, of four cases each. Its rounds are
+`recorded/equal_sides_us.json` has interleaved comparisons of a program with itself, of four cases each. Its rounds are
 split into two sides at random, many times, and each split is judged as the tool would, to count how often a case is
 called different.
 

@@ -43,7 +43,7 @@ def independent() -> Iterator[None]:
 
 
 def seen_in_turn(change: float, deviation: float, rounds: int, alpha: float = ALPHA) -> NDArray[np.bool_]:
-    """Return for each number of rounds whether a comparison in turn has shown the change by then; by run.
+    """Return for each number of rounds whether an interleaved comparison has shown the change by then; by run.
 
     It checks after every round from the fifth on, as `compare --interleave` does, with that round's own deviation.
     """

@@ -1,4 +1,4 @@
-"""Some rounds are far slower than the others: verdicts of a comparison in turn, and of a sweep.
+"""Some rounds are far slower than the others: verdicts of an interleaved comparison, and of a sweep.
 
 In turn, a verdict on the typical round is given only where the mean of all rounds agrees, also with two more far
 off, and "nothing has changed" only from 19 rounds on. A sweep's intervals are the mean's. Simulated: how often a

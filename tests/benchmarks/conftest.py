@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--keep",
         type=Path,
         metavar="FOLDER",
-        help="with --ratios, write every pair of frameworks, noting, launches in turn and what is planted there",
+        help="with --ratios, write every pair of frameworks, noting, interleaved launches and what is planted there",
     )
 
 

@@ -1,4 +1,4 @@
-"""A comparison in turn of two settings of an experiment, by the command, and how many of ten find a planted change."""
+"""An interleaved comparison of two settings of an experiment, by the command; how many of ten find a planted change."""
 
 from __future__ import annotations
 

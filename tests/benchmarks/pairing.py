@@ -1,4 +1,4 @@
-"""Blocks of two sides in turn within one job of ranks, which cancels drift; one side is mostly the harness's."""
+"""Interleaved blocks of two sides within one job of ranks, which cancels drift; one side is mostly the harness's."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def other_is_first(launches: Sequence[Launch], world: int) -> bool:
 
 
 def measured(loop: str, world: int, against: str, full: bool, folder: Path, *, other_first: bool) -> Launch:
-    """Run both sides in turn in ranks that are started for it, whose models are made in either order."""
+    """Interleave both sides in ranks that are started for it, whose models are made in either order."""
     plain = against not in ("strategy", "own")
     words = (*(COSTS_OF if plain else ()), *(LONG if full else BRIEF))
     classes = 10 if plain else CLASSES.get(loop, 256)
@@ -174,7 +174,7 @@ def launched(
     other_first: bool,
     classes: int,
 ) -> Launch:
-    """Run both sides in turn, with more arguments for the script; both initially guess among that many classes."""
+    """Interleave both sides, with more arguments for the script; both initially guess among that many classes."""
     words = ("--loop", loop, "--world-size", world, "--against", against, "--out", out, *more)
     words = (*words, *(["--other-first"] if other_first else []))
     if loop == "ray_train":

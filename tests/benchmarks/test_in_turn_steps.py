@@ -51,7 +51,7 @@ measured_s = {measured_s}
 total = "1 h"
 """
 STRATEGIES = {"single": 1, "data_parallel": 2, "ddp": 2, "zero1": 2, "master": 2}
-"""Strategies whose blocks in turn may have three steps, and their ranks; blocks of others have ten."""
+"""Strategies whose interleaved blocks may have three steps, and their ranks; blocks of others have ten."""
 
 
 @pytest.mark.thorough

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 LAUNCHES = ("launches-1", "launches-2")
 """Two files of the same two ways to start, read as one."""
 ALIKE = "blocks-alike-2"
-"""Blocks in turn that both sides cut alike."""
+"""Interleaved blocks that both sides cut alike."""
 IN_TURN = (ALIKE, "blocks-alike-1", "blocks-ddp-2", "blocks-single-1")
 OF_FORKS = {"blocks-harness-fork-2": "fork-all"}
 """Files without torchrun, and the way that is the base of their ratios."""

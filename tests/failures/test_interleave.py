@@ -1,4 +1,4 @@
-"""Two sides measured in turn: commits of a repository, folders, settings; invalid sides, and how they end."""
+"""Two interleaved sides: commits of a repository, folders, settings; invalid sides, and how they end."""
 
 from __future__ import annotations
 
@@ -176,9 +176,7 @@ def test_an_own_loader_with_workers_keeps_its_turn_and_that_is_told(repository: 
     assert code == 0, printed + said
     order = [side for *_, side in sorted(blocks_of(out, "base", 0) + blocks_of(out, "new", 0))]
     assert sum(a != b for a, b in itertools.pairwise(order)) == 1, order
-    because = (
-        "launches are measured in turn, not blocks of their steps: the workload's own loader has workers"
-    )
+    because = "launches are interleaved, not blocks of their steps: the workload's own loader has workers"
     assert said.count(because) == 2, said  # for either side
     assert not any(outcome_of(out, side, 0)["noise"]["in_turn"] for side in ("base", "new"))
 
@@ -210,7 +208,7 @@ class Ready:
 )
 def test_why_whole_launches_are_in_turn_is_told(base: Ready, new: Ready, sentence: str, of_all: bool) -> None:
     words, all_of_them = turns.why_whole([base, new])
-    assert words.startswith(sentence.format("launches are measured in turn, not blocks of their steps"))
+    assert words.startswith(sentence.format("launches are interleaved, not blocks of their steps"))
     assert bool(words) == bool(sentence)
     assert all_of_them is of_all
 
@@ -242,10 +240,7 @@ def test_without_a_socket_whole_launches_are_in_turn_and_that_is_told(
     made = turns.Turns((), tmp_path, heard, turns="blocks")  # type: ignore[arg-type]
     assert made._opened() is None
     assert made.turns == "launches"
-    assert (
-        "launches are measured in turn, not blocks of their steps: there can be no socket"
-        in heard.messages[0]
-    )
+    assert "launches are interleaved, not blocks of their steps: there can be no socket" in heard.messages[0]
     assert not list(long.iterdir())
 
 

@@ -1,4 +1,4 @@
-"""The plugin's gate against other code, which is measured in turn with a test's own: commits, folders, interpreters."""
+"""The plugin's gate against other code, interleaved with a test's own: commits, folders, interpreters."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def gate(folder: Path, *words: str, code: int) -> str:
 def test_a_change_that_is_slower_than_its_commit_fails_its_test(repository: Path) -> None:
     saved = repository.parent / "now.json"
     said = gate(repository, "--ddpbench-baseline=ref=fast", f"--benchmark-json={saved}", code=1)
-    assert f"base (ref=fast) against new (path={repository}), in turn" in said
+    assert f"base (ref=fast) against new (path={repository}), interleaved" in said
     assert "test_steps.py::test_step: slower by more than 3 %: +" in said
     assert "rounds)" in said
     assert f"new: {repository} has uncommitted changes or new files, and is measured as it is" in said
@@ -112,7 +112,7 @@ def test_the_gate_takes_turns_in_what_it_is_told(repository: Path, words: tuple[
 def test_another_interpreter_is_a_side_and_time_ends_it(repository: Path) -> None:
     words = (f"--ddpbench-baseline=python={sys.executable}", "--ddpbench-total=1 s", "--ddpbench-rounds=6")
     said = gate(repository, *words, code=1)
-    assert f"base (python={sys.executable}) against new, in turn" in said
+    assert f"base (python={sys.executable}) against new, interleaved" in said
     assert "test_step: cannot tell: too few rounds: 1 of 5 at least" in said
     assert "only 1 of the 6 rounds that were planned: there was no time for more" in said
     assert "nothing could be judged: the gate has not been passed" in said

@@ -65,7 +65,7 @@ def merge_sentences(merged: Mapping[str, Any]) -> Iterable[str]:
         origins = ", ".join(f"{o['path']} on {o['host']}" for o in merged["sources"])
         yield (
             f"Merged from {len(merged['sources'])} runs ({origins}): ratios are taken within each run's own rounds; "
-            "cases of different runs were not run in turn."
+            "cases of different runs were not interleaved."
         )
         yield from (f"Left out of the merge: {text}." for text in merged["left_out"])
 

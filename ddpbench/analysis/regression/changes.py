@@ -1,7 +1,7 @@
 """Match the cases of two runs by what they specify, and judge the change of each.
 
 Two directories were measured at different times, between which a machine drifts by more than launches vary, so their
-intervals include the variance of a session (`apart`). If both sides were measured in turn, round by round (`ddpbench
+intervals include the variance of a session (`apart`). If both sides were interleaved, round by round (`ddpbench
 compare --interleave`), rounds are pairs, drift cancels, and intervals hold however often they are checked. Such a
 comparison reports the typical round, on which a few outlying rounds have little effect. A verdict requires that the
 mean of all rounds agrees, and "nothing has changed" also requires enough rounds (`statistics/tails.py`).
@@ -112,7 +112,7 @@ class Change:
     Both are geometric means of the compared launches. All new times are scaled to the samples of a base step.
     """
     mean: float | None = None
-    """Geometric mean of all rounds' ratios; None unless measured in turn."""
+    """Geometric mean of all rounds' ratios; None unless interleaved."""
     mean_most: float | None = None
     """Geometric mean of all rounds and a few hypothetical ones as slow as the slowest (`tails.mean_and_further`)."""
     tail: bool = False
@@ -130,7 +130,7 @@ class Change:
     drifts: tuple[float, float] | None = None
     """Drift of base and new that the interval includes, as standard deviations of the logarithm of step time."""
     in_turn: InTurn | None = None
-    """Parameters of the time that a comparison in turn takes to resolve a change of this case."""
+    """Parameters of the time that an interleaved comparison takes to resolve a change of this case."""
     parts: tuple[PartChange, ...] = ()
     base_launches: tuple[float, ...] = ()
     new_launches: tuple[float, ...] = ()
@@ -202,7 +202,7 @@ class Changes:
     base: Side
     new: Side
     paired: bool
-    """True if the sides were measured in turn."""
+    """True if the sides were interleaved."""
     drift: float | None
     """Given drift between sessions; None means `DRIFT`, or the drift that launches show if that is larger."""
     changes: tuple[Change, ...]
@@ -210,7 +210,7 @@ class Changes:
     wanted: float = WANTED
     """Change, as a fraction, that the comparison should resolve; a gate's limit if there is one."""
     foreign: tuple[float, ...] = ()
-    """Share of the cores' time used by other programs in each round in turn for which it was measured."""
+    """Share of the cores' time used by other programs in each interleaved round for which it was measured."""
     turns: Literal["blocks", "launches"] = "blocks"
     """Unit in which sides alternate if `paired`: blocks of steps (at least for some cases), or only launches."""
 
@@ -299,7 +299,7 @@ def changes_of(
     Args:
         base: the side that is compared with.
         new: the side that may have changed.
-        paired: whether the sides were measured in turn, so that rounds with the same number are pairs.
+        paired: whether the sides were interleaved, so that rounds with the same number are pairs.
         drift: standard deviation of the logarithm of step time between sessions. By default `DRIFT`, or more if
             launches show more.
         margin: fraction within which cases are called equivalent.
@@ -445,9 +445,9 @@ class _Outcome:
     bound: float | None = None
     resolvable: float | None = None
     deviation: float | None = None
-    """Standard deviation of the log ratio within a round in turn."""
+    """Standard deviation of the log ratio within an interleaved round."""
     correlation: float = 0.0
-    """Estimated lag-1 correlation of rounds in turn (`correlation_in_turn`), at least 0."""
+    """Estimated lag-1 correlation of interleaved rounds (`correlation_in_turn`), at least 0."""
     drifts: tuple[float, float] | None = None
     mean: float | None = None
     mean_most: float | None = None

@@ -156,9 +156,9 @@ def remarks(changes: Changes) -> list[str]:
     found = []
     if changes.paired:
         whole = changes.turns == "launches"
-        how = ", a launch after the other" if whole else ""
+        how = ", launch by launch" if whole else ""
         found.append(
-            f"Both sides ran in turn{how}: rounds are pairs, and intervals hold at every number of rounds."
+            f"Both sides were interleaved{how}: rounds are pairs, and intervals hold at every number of rounds."
         )
         disturbed = [share for share in changes.foreign if share > FOREIGN_LIMIT]
         if disturbed:
@@ -170,7 +170,7 @@ def remarks(changes: Changes) -> list[str]:
     else:
         found.append(
             f"Measured at different times: what a machine drifts between sessions is in the intervals, "
-            f"{_drift_words(changes)} (--drift). To decide smaller differences, measure both in turn: ddpbench compare "
+            f"{_drift_words(changes)} (--drift). To decide smaller differences, interleave both: ddpbench compare "
             "--interleave."
         )
     found += dict.fromkeys(side.lacks for side in (changes.base, changes.new) if side.lacks)
@@ -232,11 +232,11 @@ def _resolution(changes: Changes) -> list[str]:
         way = flag if changes.paired else f"ddpbench compare --interleave with {flag}"
         found.append(
             f"To resolve {wanted}{_in_all(changes)} ({_OFTEN}), measure "
-            f"{'again' if changes.paired else 'in turn'} for about {format_about(needed_s)}: {way}; {how}."
+            f"{'again' if changes.paired else 'interleaved'} for about {format_about(needed_s)}: {way}; {how}."
         )
     elif all(one.in_turn is not None for one in changes.unresolved):
         found.append(
-            f"To resolve {wanted} takes more than {MOST_ROUNDS_IN_TURN} rounds in turn, which are the most: make "
+            f"To resolve {wanted} takes more than {MOST_ROUNDS_IN_TURN} interleaved rounds, which are the most: make "
             f"launches longer (budget.measured_s); {how}."
         )
     elif any(one.resolvable is not None for one in changes.unresolved if one.in_turn is None):

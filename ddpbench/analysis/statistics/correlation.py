@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MOST = 0.9
 """Largest correlation used in intervals; the usual numbers of rounds could not show a larger one."""
 IN_TURN_FROM = 12
-"""Smallest number of rounds in turn that can show their correlation.
+"""Smallest number of interleaved rounds that can show their correlation.
 
 Intervals over fewer rounds are wider than a t-interval anyway. This suffices up to a correlation of 0.35, but not at
 0.5 (`python -m tests.simulations alike-rounds`).

@@ -5,10 +5,10 @@ All tables and sentences use them.
 - A case's own step time, and everything per launch: the median over launches (`stats.median_launch`).
 - Two cases of one sweep: the geometric mean of the ratios within rounds (`stats.compare`).
 - Two runs, and the runs of a history: the geometric mean over launches (`stats.geometric_mean`), and its quotients.
-- Two sides in turn: the geometric mean for each side, and the typical round for their change
+- Two interleaved sides: the geometric mean for each side, and the typical round for their change
   (`sequential.middle_of`).
 - The parts of a step: the median over launches too, each part by itself (`read.overlap`). Their change between two
-  runs: the difference of the medians (`stats.median_difference`), and in turn the typical round.
+  runs: the difference of the medians (`stats.median_difference`), and, if interleaved, the typical round.
 - Quantities that add up over a job, as snapshots, failures and checkpoints do: the arithmetic mean over launches, in
   their share of time and in the best interval between saves (`stats.mean_step_s`).
 """

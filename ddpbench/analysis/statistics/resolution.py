@@ -4,7 +4,7 @@
 resolved. A change is resolved if a comparison shows it with probability `POWER`, at the confidence of the comparison.
 There are three ways to compare, each with its own interval:
 
-    in turn        `ddpbench compare --interleave`: rounds are pairs, and the comparison may end after any of them
+    interleaved    `ddpbench compare --interleave`: rounds are pairs, and the comparison may end after any of them
     in one sweep   two cases of a sweep: rounds are pairs, and their number is taken as fixed
     two runs       `ddpbench compare BASE NEW`: launches, and the drift between sessions
 """
@@ -50,7 +50,7 @@ with other users.
 WANTED = 0.03
 """Default change, as a fraction, that a comparison should resolve."""
 _MORE_MISS_AT_THE_LAST = 1.4
-"""Factor on the share of comparisons in turn that do not show a change at their last round.
+"""Factor on the share of interleaved comparisons that do not show a change at their last round.
 
 It is above 1 because some showed the change only earlier. It is from the simulations in
 `tests/analysis/test_resolution.py`.

@@ -72,6 +72,6 @@ def too_few_words(count: int, noun: Literal["rounds", "launches"]) -> str:
 
 def unseen_words(count: int, noun: Literal["rounds", "launches"]) -> str:
     """Return words that call `count` rounds or launches too few to include rare slow ones, and say how many suffice."""
-    # A comparison in turn adds rounds by itself until there are enough.
+    # An interleaved comparison adds rounds by itself until there are enough.
     how = "" if noun == "rounds" else f" (set budget.rounds_min, or a test's rounds, to {ROUNDS_TO_SEE})"
     return f"{count} {noun} are too few to see rare slow ones: {ROUNDS_TO_SEE} do{how}"
