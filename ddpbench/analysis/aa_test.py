@@ -38,7 +38,7 @@ CHANGES = (0.10, 0.05, 0.03, 0.02, 0.01)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResolvedIn:
-    """Smallest change, as a fraction, that each way of comparing resolves within `seconds` of measuring.
+    """The smallest change, as a fraction, that each way of comparing resolves within `seconds` of measuring.
 
     The ways are two interleaved sides, two cases in one sweep, and two separate runs. A change is None if too few
     rounds fit into the time. `two_runs` includes the drift between the two sessions, each of which has half of the
@@ -228,7 +228,7 @@ def noise_of(
 def _over_rounds(twins: Sequence[CaseRun]) -> float:
     """Return the standard deviation of the log step time across rounds.
 
-    It is the root mean square of the two cases' standard deviations.
+    The result is the root mean square of the two cases' standard deviations.
     """
     deviations = [deviation([math.log(one.step_s) for one in case.timings]) for case in twins]
     return math.sqrt(sum(value**2 for value in deviations) / len(deviations))
@@ -240,7 +240,7 @@ def _spread(both: Sequence[tuple[Timing, Timing]]) -> float:
 
 
 def _launches_s(twins: Sequence[CaseRun], shared: Collection[TimingKey]) -> float:
-    """Return the mean wall time, in seconds, of both launches of a round together. Only rounds in `shared` count."""
+    """Return the mean wall time, in seconds, of both launches of a round together, over the rounds in `shared`."""
     walls = [
         launch.wall_s
         for case in twins

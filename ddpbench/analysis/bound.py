@@ -1,6 +1,6 @@
 """Upper bounds on throughput, measured with independent ranks, which exchange nothing.
 
-If a case is faster than its bound, the bound is refuted: its launches were disturbed, or there were too few. Code that
+If a case is faster than its bound, the bound is wrong, because its launches were disturbed or too few. Code that
 reports a case's distance from its bound must check this first.
 """
 
@@ -19,8 +19,9 @@ from ddpbench.strategies.traits import traits_of
 def is_bounded(case: Case) -> bool:
     """Return whether the rate of independent ranks, which exchange nothing, is an upper bound on this case's rate.
 
-    The bound holds if each rank does all the work of an independent rank and also communicates. Ranks that divide the
-    model or its update do less work, so they may be faster. So may ranks whose model another framework computes.
+    The bound holds if each rank does all the work of an independent rank and also communicates. It does not hold for
+    ranks that divide the model or its update, because they do less work. It also does not hold if a framework other
+    than torch computes the model.
     """
     traits = traits_of(case)
     return traits.whole_state and traits.exchanges and traits.engine == "torch"
@@ -45,7 +46,7 @@ def bounds_of(runs: Iterable[_T]) -> dict[Hashable, _T]:
 
 
 def outruns(case: Case, rate: float, bound_rate: float) -> bool:
-    """Return whether a case's throughput is more than 2 % above its bound, which refutes the bound.
+    """Return whether a case's throughput is more than 2 % above its bound, which shows that the bound is wrong.
 
     Both rates are in samples per second of the whole job. Point estimates are compared, not their intervals.
     """
@@ -53,5 +54,8 @@ def outruns(case: Case, rate: float, bound_rate: float) -> bool:
 
 
 def outrun(run: CaseRun, bound: CaseRun) -> bool:
-    """Return whether a case's measured throughput refutes its bound (see `outruns`). Both must have timed launches."""
+    """Return whether a case's measured throughput shows that its bound is wrong (see `outruns`).
+
+    Both cases must have timed launches.
+    """
     return outruns(run.case, samples_rate(run.timings).value, samples_rate(bound.timings).value)

@@ -27,7 +27,7 @@ SMALL_SHARE = 0.01
 def share(checkpoint_s: float, step_s: float, steps: int) -> float:
     """Return the share of time spent on checkpoints if one is made after every `steps` steps.
 
-    It is s / (s + k t) with s = `checkpoint_s`, k = `steps` and t = `step_s`.
+    The share is s / (s + k t) with s = `checkpoint_s`, k = `steps` and t = `step_s`.
     """
     return checkpoint_s / (checkpoint_s + steps * step_s)
 
@@ -35,7 +35,7 @@ def share(checkpoint_s: float, step_s: float, steps: int) -> float:
 def steps_for_share(checkpoint_s: float, step_s: float, wanted: float = SMALL_SHARE) -> int:
     """Return the shortest interval between checkpoints, in steps, at which their share of time is at most `wanted`.
 
-    It is s (1 - p) / (p t), rounded up, with s = `checkpoint_s`, p = `wanted` and t = `step_s`.
+    The interval is s (1 - p) / (p t), rounded up, with s = `checkpoint_s`, p = `wanted` and t = `step_s`.
     """
     exact = checkpoint_s * (1 - wanted) / (wanted * step_s)
     return max(1, math.ceil(exact * (1 - 1e-12)))  # 990.0000000001 is 990

@@ -48,7 +48,7 @@ def decide(
 ) -> DecidedRun:
     """Decide a run's claims, and return its cases, results, table and checks.
 
-    A pair of cases that a claim names has the claims' judgement in the returned cases and table.
+    In the returned cases and table, a pair of cases that a claim names has the claim's judgement.
     """
     targets = plan.target_half_widths()
     results = case_results(cases, targets, machine)

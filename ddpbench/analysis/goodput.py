@@ -39,14 +39,14 @@ def ettr(period: float, snapshot: float, recovery: float, mtbf: float) -> float:
 def young(snapshot: float, mtbf: float) -> float:
     """Return Young's period between snapshots, sqrt(2 C M), where C is `snapshot` and M is `mtbf` (CACM 17, 1974).
 
-    It assumes that C is short compared with M.
+    The formula assumes that C is short compared with M.
     """
     _check(snapshot, 0.0, mtbf)
     return math.sqrt(2 * snapshot * mtbf)
 
 
 def daly(snapshot: float, mtbf: float) -> float:
-    """Return Daly's period between snapshots (2006, eq. 37). It is `mtbf` if a snapshot takes 2 `mtbf` or longer."""
+    """Return Daly's period between snapshots (2006, eq. 37), which is `mtbf` if a snapshot takes 2 `mtbf` or longer."""
     _check(snapshot, 0.0, mtbf)
     if snapshot >= 2 * mtbf:
         return mtbf
@@ -57,8 +57,8 @@ def daly(snapshot: float, mtbf: float) -> float:
 def best(snapshot: float, mtbf: float) -> float:
     """Return the period between snapshots that maximizes `ettr`.
 
-    It is exactly M (1 + W(-exp(-1 - C/M))), where C is `snapshot`, M is `mtbf` and W is Lambert's function. The
-    recovery time does not matter, because it is lost once per failure at any period.
+    The period is exactly M (1 + W(-exp(-1 - C/M))), where C is `snapshot`, M is `mtbf` and W is Lambert's function.
+    The recovery time does not matter, because it is lost once per failure at any period.
     """
     _check(snapshot, 0.0, mtbf)
     return mtbf * (1 + float(special.lambertw(-math.exp(-1 - snapshot / mtbf)).real))

@@ -48,7 +48,7 @@ InputVerdict = Literal[
 class InputCase:
     """A case of an `InputGroup`, the time that its step waits for data, and whether it is input-bound.
 
-    `ratio` is its step time divided by the twin's, with the interval that decided the verdict.
+    `ratio` is the case's step time divided by the twin's, with the interval that decided the verdict.
     """
 
     run: CaseRun
@@ -76,7 +76,7 @@ class InputGroup:
 
     @property
     def memory(self) -> InputCase | None:
-        """Return the case with its batches in memory, or None."""
+        """Return the case with its batches in memory; None if there is none."""
         return next((member for member in self.members if member.run.case.data == "memory"), None)
 
     @property
@@ -86,9 +86,9 @@ class InputGroup:
 
     @property
     def fixed_by(self) -> InputCase | None:
-        """Return the case with the fewest loader workers that ended the waiting for input, or None.
+        """Return the case with the fewest loader workers that ended the waiting for input; None if there is none.
 
-        It is not input-bound, while a case with fewer workers is.
+        This case is not input-bound, while a case with fewer workers is.
         """
         if not self.bound:
             return None

@@ -33,9 +33,9 @@ def judge_pairs(pairs: Mapping[str, tuple[CaseRun, CaseRun]]) -> dict[str, Judge
 
 
 def judge_pair(a: CaseRun, b: CaseRun, alpha: float = ALPHA) -> Judgement | None:
-    """Return the judgement of A compared with B, or None if either has no launch.
+    """Return the judgement of A compared with B; None if either has no launch.
 
-    If a claim names the pair, the claim's judgement is returned. Otherwise the pair is judged at level `alpha`.
+    If a claim names the pair, return the claim's judgement. Otherwise the pair is judged at level `alpha`.
     """
     if (claimed := a.claimed.get(b.case_id)) is not None:
         return claimed
@@ -46,8 +46,8 @@ def judge_pair(a: CaseRun, b: CaseRun, alpha: float = ALPHA) -> Judgement | None
 def speedup_over(run: CaseRun, base: CaseRun) -> tuple[Interval, int] | None:
     """Return a case's samples/s divided by its base case's, and the number of rounds with both.
 
-    The interval is the claim's if a claim names the pair, otherwise the 95 % interval of this pair alone. None if the
-    two cases share no round.
+    The interval is the claim's if a claim names the pair, and otherwise the 95 % interval of this pair alone. None if
+    the two cases share no round.
     """
     claimed = run.claimed.get(base.case_id)
     if claimed is not None and claimed.rounds:

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Names:
-    """Names of a run's cases, and words for their number, as sentences use them."""
+    """Names of a run's cases, and words for numbers of cases, as sentences use them."""
 
     def __init__(self, among: Sequence[CaseRun]) -> None:
-        """Store all cases that a name must distinguish."""
+        """Store the cases among which each name must be unique."""
         self._count = len(among)
         self.names = Namer(run.case for run in among)
 
@@ -35,9 +35,9 @@ class Names:
         return f"{every}{counted(len(cases), 'case')}"
 
     def not_reached(self, cases: Sequence[CaseRun]) -> str:
-        """Return the beginning of a sentence on cases that missed a target: `3 cases did not reach`.
+        """Return the beginning of a sentence on cases that missed a target, such as `3 cases did not reach`.
 
-        If these are all cases of the run, it is `None of the 24 cases reached`.
+        If these are all cases of the run, the beginning is such as `None of the 24 cases reached`.
         """
         if len(cases) == self._count > 1:
             return f"None of the {len(cases)} cases reached"

@@ -1,9 +1,9 @@
 """Communication over emulated links, per case, and its time by the algorithm's formula.
 
-A case's network time is how long a step's transfers were under way on any rank (`Breakdown.network_s`). Each launch has
-one mean, and a case has the median over launches with its interval. The formula uses the gradients' bytes and the rate
-of the limiting link, multiplied by the payload's share of a frame (`formulas.PAYLOAD`). It has no latency: α = 0. It
-holds for one rank per node.
+A case's network time is how long a step's transfers were under way on any rank (`Breakdown.network_s`). Each launch
+has one mean, and a case has the median over launches with its interval. The formula uses the gradients' bytes and the
+rate of the limiting link, multiplied by the payload's share of a frame (`formulas.PAYLOAD`). It has no latency: α =
+0. It holds for one rank per node.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def formula_of(case: Case, size: float | None) -> tuple[str, float | None]:
 def burst_s(case: Case, nominal: float) -> float:
     """Return how many seconds of traffic a link of `nominal` bit/s sends at once after a pause.
 
-    A link is a token bucket that holds at least one frame. Seconds are undilated.
+    A link is a token bucket that holds at least one frame. The seconds are not divided by a dilation.
     """
     frame_s = 1514 * 8 * case.shrink / nominal
     return max(BURST_S / case.dilation, frame_s)
@@ -119,8 +119,8 @@ def pieces_of(run: CaseRun) -> int:
 def beyond_formula_s(run: CaseRun) -> float:
     """Return the seconds of a step's exposed communication that exceed the formula's time for its links.
 
-    This time is spent in the library that sends, or in the machine that emulates the links. The result is 0 without a
-    formula, and if links have latency, losses, or storage that also uses them.
+    This time is spent in the library that sends, or in the machine that emulates the links. The result is 0 if the
+    algorithm has no formula, and if links have latency, losses, or storage that also uses them.
     """
     links = links_of(run.case.fabric)
     if links is None or run.parts is None or not links.rates_alone:
@@ -145,10 +145,10 @@ def network_time(times: Sequence[Timing]) -> Interval:
 
 
 def busiest_link_bytes(case: Case, algorithm: str, size: float) -> float | None:
-    """Return the bytes that an algorithm sends per step over the busiest link, or None if they are not known.
+    """Return the bytes that an algorithm sends per step over the busiest link; None if they are not known.
 
-    The links are the nodes'. If each rank has its own link, they are the ranks' links, which also carry traffic within
-    a node.
+    The links are those of the nodes or, if each rank has its own link, those of the ranks, which also carry traffic
+    within a node.
     """
     if local_rate(case.fabric, case.ranks_per_node) is None:
         return busiest_node_bytes(algorithm, case.nodes, case.ranks_per_node, size)
@@ -160,8 +160,8 @@ def busiest_link_bytes(case: Case, algorithm: str, size: float) -> float | None:
 def bytes_to_aggregate(run: CaseRun) -> float | None:
     """Return the gradient bytes that a step sends. A gradient compressed to fp16 or bf16 has two bytes per number.
 
-    None if the size is not known, if the step sends something else (low-rank products, parameters every few steps), or
-    if the workload has its own step.
+    None if the size is not known, if the step sends something else (low-rank products, parameters every few steps),
+    or if the workload has its own step.
     """
     case = run.case
     known = next((launch for launch in run.good if launch.gradient_bytes), None)

@@ -46,7 +46,7 @@ class RankRecovery:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GangPace:
-    """Pace of a gang, which is the ranks that train together between two restarts.
+    """The pace of a gang, which is the group of ranks that train together between two restarts.
 
     `samples_per_s` is the job's. The time spent on snapshots is left out.
     """
@@ -58,7 +58,7 @@ class GangPace:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recovered:
-    """Training with snapshots in one launch, and its recovery from a planned failure.
+    """A launch's training with snapshots, and its recovery from a planned failure.
 
     A step counts if no later gang repeated it. The parts are None if no failure was planned, or if the launch has not
     recovered from it.
@@ -97,7 +97,7 @@ class Recovered:
 
     @property
     def total_s(self) -> float | None:
-        """Return the sum of all parts, in seconds, or None if the launch has not recovered."""
+        """Return the sum of all parts, in seconds; None if the launch has not recovered."""
         return None if self.parts is None else math.fsum(self.parts.values())
 
     @property
@@ -112,7 +112,7 @@ class Recovered:
 
 
 def recovered_of(number: int, ranks: Sequence[RankRecovery], case: Case) -> Recovered | None:
-    """Return how a launch recovered, from its ranks' records, rank 0 first. None if it trained without snapshots."""
+    """Return how a launch recovered, from its ranks' records, rank 0 first; None if it trained without snapshots."""
     if case.recovery == "off" or not ranks or not ranks[0].gangs:
         return None
     gangs = _gangs(ranks)
@@ -172,7 +172,7 @@ def recovered_of(number: int, ranks: Sequence[RankRecovery], case: Case) -> Reco
 
 
 def _again_ns(step: int, group: Sequence[Gang], ends: Mapping[int, int]) -> int | None:
-    """Return the moment (ns) at which a gang had repeated the steps lost in the failure, or None if it never did.
+    """Return the moment (ns) at which a gang had repeated the steps lost in the failure; None if it never did.
 
     With a snapshot at the failure itself no step is lost. The moment is then when the gang was ready to continue.
     """
@@ -313,7 +313,7 @@ def _parts(
 
 
 def _built_s(group: Sequence[Gang]) -> float | None:
-    """Return the seconds that a gang's slowest rank took to make the model and the replica, or None if not recorded."""
+    """Return the seconds that a gang's slowest rank took to make the model and the replica; None if not recorded."""
     known = [each.built_ns for each in group if each.built_ns is not None]
     return max(known) / 1e9 if len(known) == len(group) else None
 
@@ -321,7 +321,7 @@ def _built_s(group: Sequence[Gang]) -> float | None:
 def _regained_s(
     failure: Failure, rank: RankRecovery, gang: int, before: GangPace, case: Case
 ) -> float | None:
-    """Return the seconds from the failure until steps take as long as before the failure, or None if they never do."""
+    """Return the seconds from the failure until steps take as long as before the failure; None if they never do."""
     steps = _durations(rank, gang)
     rest = list(itertools.accumulate(length for _, _, length in reversed(steps)))[::-1]
     for index in range(len(steps) - window_of(before.step_s) + 1):
@@ -392,7 +392,7 @@ class RecoveryCost:
 
 
 def recovery_cost(recovered: Sequence[Recovered], failed: Sequence[Recovered] = ()) -> RecoveryCost | None:
-    """Return what failures cost a case, from its launches that trained with snapshots. None if there are none.
+    """Return the cost of a case's failures, from its launches that trained with snapshots; None if there are none.
 
     `recovered` are the successful launches, and `failed` other launches in which something failed.
     """

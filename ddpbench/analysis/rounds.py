@@ -24,9 +24,9 @@ from ddpbench.records.sessions import UNKNOWN, Sessions
 def width_of(timings: Sequence[Timing], baseline: Sequence[Timing] | None) -> float | None:
     """Return the half-width of the 95 % interval that the stopping rule compares with its target.
 
-    With a baseline, the interval is that of the log ratio to the base case within rounds; None for under three paired
-    rounds. If `baseline` is None or empty, as for a base case itself, it is that of the log of the median launch's step
-    time; None for under five launches.
+    With a baseline, this is the interval of the log ratio to the base case within rounds; None if fewer than three
+    rounds are paired. If `baseline` is None or empty, as for a base case itself, it is the interval of the log of the
+    median launch's step time; None if there are fewer than five launches.
     """
     if not baseline:
         step = step_time(timings) if timings else Interval(value=math.nan)
@@ -44,7 +44,7 @@ class SoFar:
     rounds: dict[str, frozenset[TimingKey]]
 
     def apart(self, case_ids: Iterable[str], rounds_min: int) -> list[str]:
-        """Return the cases that have under `rounds_min` rounds in common with at least one other of the cases.
+        """Return the cases that have fewer than `rounds_min` rounds in common with at least one other of the cases.
 
         This occurs after a round that was split between two sessions, or in which one of the cases failed.
         """
@@ -103,8 +103,8 @@ def cases_without_target(widths: Mapping[str, float | None], target: float) -> l
 def quick_timing(directory: LaunchDir, address: Address, sessions: Sessions = UNKNOWN) -> Timing | None:
     """Return a launch's timing from its timed blocks alone.
 
-    None if the launch is unfinished, not ok or damaged, or if the folder has a different launch's files. Only the lines
-    of a rank's start and of timed blocks are parsed, and only their times are read.
+    None if the launch is unfinished, not ok or damaged, or if the folder has a different launch's files. To save
+    time, only the start record and the timed blocks of each rank are parsed, and only their times are read.
     """
     try:
         outcome = read_outcome(directory)
@@ -123,7 +123,7 @@ def quick_timing(directory: LaunchDir, address: Address, sessions: Sessions = UN
 
 
 def _quick_blocks(path: Path, address: Address, outcome: LaunchOutcome) -> dict[int, BlockTimes] | None:
-    """Return a rank's timed blocks by index. None if the file belongs to a different launch.
+    """Return a rank's timed blocks by index; None if the file belongs to a different launch.
 
     Raises:
         ValueError: a block is damaged.

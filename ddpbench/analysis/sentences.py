@@ -37,7 +37,7 @@ class _Parts:
 
 
 class Sentence(str):
-    """A sentence of a start, conditions such as the workload, and an end: `DDP at 2 ranks, gpt:nano: speed-up 1.6`.
+    """A sentence with a start, conditions such as the workload, and an end: `DDP at 2 ranks, gpt:nano: speed-up 1.6`.
 
     As a string it has all conditions. `but` leaves out those that the report already shows nearby.
     """

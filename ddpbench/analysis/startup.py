@@ -17,7 +17,7 @@ from ddpbench.records import Met, RankStart, Warmup
 class StartUp:
     """Start-up time of one launch, in seconds, divided into consecutive parts.
 
-    It is that of the rank whose first step ended last.
+    The times are those of the rank whose first step ended last.
     """
 
     process_s: float

@@ -44,9 +44,9 @@ def loss_curves_of(run: CaseRun) -> list[LossCurveRun]:
 
 
 def to_loss(run: CaseRun) -> list[Timing]:
-    """Return the time to the loss of every launch, or an empty list if any launch did not reach it.
+    """Return the time to the loss of every launch; an empty list if any launch did not reach the loss.
 
-    The launches that did not reach it would have taken longer, so the times of the others would be too short.
+    The launches that did not reach it would have taken longer, so the times of the others alone would be too short.
     """
     timings = [curve.timing for curve in loss_curves_of(run)]
     known = [timing for timing in timings if timing is not None]
@@ -69,7 +69,7 @@ def against_base(run: CaseRun, baseline: CaseRun) -> Comparison | None:
 class Cost:
     """Cost of reaching the loss for a case: the median time over launches, and the mean steps and samples.
 
-    These are None unless all launches reached the loss.
+    All three are None unless all launches reached the loss.
     """
 
     target: float
@@ -81,7 +81,7 @@ class Cost:
 
 
 def cost_of(run: CaseRun) -> Cost | None:
-    """Return the time, steps and samples that a case needed to reach the loss. None if it was not trained to a loss."""
+    """Return the time, steps and samples that a case needed to reach the loss; None if it was not trained to a loss."""
     curves = loss_curves_of(run)
     if not curves:
         return None

@@ -87,7 +87,7 @@ class Choice:
 def planned_panels(cases: Sequence[CaseRun]) -> list[Case]:
     """Return one case of each panel, which is a group of comparable cases.
 
-    Only panels with a case that aggregates gradients and was not skipped are included.
+    Panels without a case that aggregates gradients and was not skipped are left out.
     """
     found: dict[grouping.GroupKey, Case] = {}
     for run in cases:
@@ -182,7 +182,10 @@ def _choice(
 
 
 def _below(base: CaseRun | None, others: Sequence[CaseRun]) -> list[CaseRun]:
-    """Return the cases shown to train fewer samples/s than the base case, corrected for the number of cases."""
+    """Return the cases that are shown to train fewer samples/s than the base case.
+
+    The test is corrected for the number of cases.
+    """
     if base is None:
         return []
     found = [(run, judge_pair(run, base, ALPHA / len(others))) for run in others]
@@ -197,7 +200,7 @@ def _stands(found: dict[str, Standing], run: CaseRun) -> bool:
 
 
 def _pick(family: Sequence[CaseRun], compared: Families) -> _Pick | None:
-    """Return the case to use, the cases not distinguished from it, and how each case stands.
+    """Return the case to use, the cases not distinguished from it, and each case's standing.
 
     None if no two of the cases can be compared.
     """

@@ -187,7 +187,7 @@ def _runs_of(pairs: Sequence[_Pair]) -> list[CaseRun]:
 
 
 def _unable(pair: _Pair, names: Names) -> _Reason | None:
-    """Return the reason why the numbers of one of the two cases cannot decide anything, or None if both can be used."""
+    """Return the reason why the numbers of one of the two cases cannot decide anything; None if both can be used."""
     for run in pair:
         if run.planned.skip_reason is not None:
             return f"{names.of(run)} was skipped", run.planned.skip_reason
@@ -204,7 +204,7 @@ def _unable(pair: _Pair, names: Names) -> _Reason | None:
 
 
 def _withheld(pair: _Pair, withheld: Mapping[str, Violation]) -> _Reason | None:
-    """Return the reason why the numbers of one of the two cases must be wrong, or None."""
+    """Return the reason why the numbers of one of the two cases must be wrong; otherwise None."""
     broken = next((withheld[run.case_id] for run in pair if run.case_id in withheld), None)
     return None if broken is None else (broken.wrong, broken.broken.text)
 
@@ -366,7 +366,7 @@ EARLIER = "earlier verdict"
 
 
 def earlier(one: DecidedClaim) -> str:
-    """Return words for a claim's verdicts before this run and for its changes since; empty if there were none."""
+    """Return words for a claim's earlier verdicts and for its changes since then; empty if there were none."""
     tried = [entry for entry in one.history if entry.run]
     if not tried:
         return ""
@@ -540,7 +540,7 @@ class _Words:
         return sorted(held, key=lambda one: abs(math.log(_ratio(one).value)))
 
     def _sides(self, held: HeldPair, mine: str, other: str, end: str) -> str:
-        """Return words for how two named sides compare. `end` is their number of ranks if both have the same."""
+        """Return words on how the two named sides compare. `end` is their number of ranks if both have the same."""
         ratio, claimed = _ratio(held), self._one.margin
         if self._rates:
             return f"{mine} trains {plain(ratio.reciprocal())} times the samples/s of {other}{end}{self._allowed(held)}"
@@ -609,7 +609,7 @@ class _Words:
         return f", {self._bound('inside' if held.verdict == 'holds' else 'beyond')}"
 
     def _equal(self, held: HeldPair) -> bool:
-        """Return whether a text on this pair gives the difference instead of saying which side is faster."""
+        """Return whether a text on this pair states the difference of the times instead of the faster side."""
         if held.verdict == "holds":
             return self._one.kind == "as fast"
         ratio = _ratio(held)

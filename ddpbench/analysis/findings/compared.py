@@ -143,7 +143,7 @@ _DECIDED = ("faster", "slower", "equivalent")
 def decided_first(unordered: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return decided findings, then notes, then undecided ones, each kind in the given order.
 
-    If nothing was decided, a remark on too few rounds comes first, because nothing after it is certain.
+    If nothing was decided, a remark on too few rounds comes first, because it explains why nothing is certain.
     """
     decided = any(one.verdict in _DECIDED for one in unordered)
     ranks = {"note": 1, "unresolved": 2, "too few": 2 if decided else -1}
@@ -395,7 +395,7 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
 
 
 def _unlike_timed(run: CaseRun) -> str:
-    """Return words for how much instrumented steps differ from timed ones. Empty if they agree."""
+    """Return words for how much instrumented steps differ from timed ones; empty if they agree."""
     found = instrumented_over_timed(run)
     if found is None or found.holds:
         return ""
@@ -406,7 +406,7 @@ def _unlike_timed(run: CaseRun) -> str:
 def _place(run: CaseRun, apart: _Apart, family: Sequence[CaseRun] = ()) -> tuple[str, list[str]]:
     """Return words for a case's ranks and layout, and words for its workload and its group of comparable cases.
 
-    The layout is left out if all cases of the family have the same.
+    The layout is left out if it is the same for all cases of the family.
     """
     case = run.case
     ranks = ranks_of(case)

@@ -55,14 +55,15 @@ class Families:
 
     @staticmethod
     def _panel(family: Sequence[CaseRun]) -> grouping.GroupKey:
-        """Return the panel (group of comparable cases) that a family belongs to, which is that of its last case.
+        """Return the panel (group of comparable cases) to which a family belongs.
 
-        The first case may be ranks that exchange nothing, which belong to families on every network.
+        It is the panel of the last case. The first case may be independent ranks, which belong to families on every
+        network.
         """
         return grouping.panel(family[-1].case)
 
     def family_of(self, runs: Sequence[CaseRun]) -> Family | None:
-        """Return the family that contains all of these cases, or None."""
+        """Return the family that contains all of these cases; None if no family does."""
         shared = set.intersection(*(set(self._of.get(run.case_id, ())) for run in runs)) if runs else set()
         if not shared:
             return None
@@ -77,7 +78,7 @@ class Families:
         return self._found[place]
 
     def judge(self, a: CaseRun, b: CaseRun) -> Judgement | None:
-        """Return the judgement of A compared with B. None if no family contains both, or if either has no launch."""
+        """Return the judgement of A compared with B; None if no family contains both, or if either has no launch."""
         family = self.family_of((a, b))
         return family.pair(a.case_id, b.case_id) if family is not None else None
 
@@ -89,6 +90,6 @@ class Families:
         return judge_pair(*self.one_process, self._alpha) if self.one_process is not None else None
 
     def standings(self, runs: Sequence[CaseRun]) -> dict[str, Standing]:
-        """Return each case's standing among these cases, by case id. Empty if no family contains all of them."""
+        """Return each case's standing among these cases, by case id; empty if no family contains all of them."""
         family = self.family_of(runs)
         return family.standings([run.case_id for run in runs]) if family is not None else {}

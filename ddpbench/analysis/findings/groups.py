@@ -41,7 +41,10 @@ def _same_but_links(run: CaseRun, other: CaseRun) -> bool:
 
 
 def layouts_of(cases: Iterable[CaseRun]) -> dict[str, int]:
-    """Return each case's number of nodes, by case id, or 0 if its strategy ran each number of ranks in one layout."""
+    """Return each case's number of nodes, by case id.
+
+    The number is 0 if the case's strategy ran each number of ranks in only one layout.
+    """
     found: dict[str, int] = {}
     for members in grouped(
         cases, lambda run: (grouping.panel(run.case), grouping.variant(run.case))
@@ -63,7 +66,7 @@ def measured(cases: Iterable[CaseRun]) -> list[CaseRun]:
 
 
 def equal_buckets(cases: Iterable[CaseRun]) -> list[tuple[CaseRun, list[CaseRun]]]:
-    """Return groups of cases that have equal buckets although their caps differ, each as the first case and the others.
+    """Return groups of cases that have equal buckets although their caps differ, each as its first case and the others.
 
     The cases of a group differ in nothing else.
     """

@@ -23,9 +23,9 @@ MOST = 3
 def input_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """Return findings on whether cases wait for input.
 
-    One finding is on each group that has a case with its data in memory, and one is on all cases of other groups.
-    Input-bound groups come first, then those with the most ranks. Cases without separate cores for each rank are judged
-    with the others, but no finding is on them.
+    There is one finding on each group that has a case with its data in memory, and one on all cases of other groups.
+    Input-bound groups come first, then those with the most ranks. Cases without separate cores for each rank are
+    judged with the others, but have no finding.
     """
     groups = [
         InputGroup(members=fair)

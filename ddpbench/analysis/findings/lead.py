@@ -37,9 +37,9 @@ _Pair = tuple[tuple[str, str], tuple[str, str]]
 def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """Return at most `MOST` findings on DDP's lead over a master, at the largest number of ranks.
 
-    With several networks, they are on those with the largest and the smallest lead. Each compares four cases that
-    differ only in algorithm (a ring or a master) and schedule. The fourth, a master that overlaps with backward, may be
-    missing. Ratios are within rounds, and cases that share no rounds are not compared.
+    If there are several networks, the findings are on those with the largest and the smallest lead. Each finding
+    compares four cases that differ only in algorithm (a ring or a master) and schedule. The fourth, a master that
+    overlaps with backward, may be missing. Ratios are within rounds, and cases that share no rounds are not compared.
     """
     families = Families(cases)
     able = [
@@ -142,7 +142,7 @@ def _lead(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> 
 
 
 def _gains(part: Judgement) -> bool:
-    """Return whether this part of the lead is shown to be a gain, which means that its interval is above 1."""
+    """Return whether this part of the lead is shown to be a gain, because its interval is above 1."""
     low = part.ratio.low
     return part.rounds > 0 and low is not None and low > 1
 

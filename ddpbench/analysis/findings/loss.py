@@ -1,4 +1,4 @@
-"""Sentences on training to a loss, such as on cases that are fastest per sample but not to the loss."""
+"""Sentences on training to a loss, for example on cases that are fastest per sample but not to the loss."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ MOST_LISTED = 3
 def loss_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """Return at most two findings on training to a loss.
 
-    One is on two cases whose order in samples/s and in time to the loss differs. The other is on a speed-up to the
-    loss.
+    One finding is on two cases whose order in samples/s differs from their order in time to the loss. The other is on
+    a speed-up to the loss.
     """
     able = [run for run in cases if run.status == "ok" and not run.oversubscribed and loss_curves_of(run)]
     groups = sorted(grouped(able, _data).values(), key=lambda group: -len(group))
@@ -56,10 +56,10 @@ def _data(run: CaseRun) -> GroupKey:
 
 
 def _disagreement(group: Sequence[CaseRun], families: Families) -> Finding | None:
-    """Return the finding on two cases of which the faster one per sample reaches the loss later, or None.
+    """Return the finding on two cases of which the faster one per sample reaches the loss later; None if no pair does.
 
-    If there are several such pairs, the one with the widest gap is used. The ratios have the intervals of the report's
-    tables (`_intervals`).
+    Of several such pairs, the one with the widest gap is used. The ratios have the intervals of the report's tables
+    (`_intervals`).
     """
     comparisons: dict[str, Comparison] = {}
     pairs: dict[str, tuple[CaseRun, CaseRun]] = {}

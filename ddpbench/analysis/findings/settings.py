@@ -107,7 +107,7 @@ def _sentence(name: str, pair: tuple[CaseRun, CaseRun], judged: Judgement) -> Fi
 
 
 def _apart(worst: CaseRun, best: CaseRun) -> str:
-    """Return words for how the two cases differ, such as `over 1 Gbit/s, node 3 at 100 Mbit/s as over 1 Gbit/s`."""
+    """Return words on how two cases differ, such as `over 1 Gbit/s, node 3 at 100 Mbit/s as over 1 Gbit/s`."""
     if worst.case.fabric != best.case.fabric:
         over = [f"over {_links(run, other)}" for run, other in ((worst, best), (best, worst))]
     else:

@@ -51,7 +51,7 @@ def fitting(texts: Iterable[Text]) -> Text:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the names as a list in words. Of many names, only the first few and the number of others are given."""
+    """Return the names as a list in words. If there are many, the list has the first few and the number of others."""
     if len(names) > MOST_NAMES + 1:
         return f"{', '.join(names[:MOST_NAMES])} and {len(names) - MOST_NAMES} others"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else list(names))
@@ -188,7 +188,7 @@ FULL_SHARE = 0.9
 
 
 def busy_share(run: CaseRun) -> float:
-    """Return the share of the cores' time that the work of replaying takes, or 0 if the case is not a replay."""
+    """Return the share of the cores' time that the work of replaying takes; 0 if the case is not a replay."""
     paced = [launch.pace for launch in run.good if launch.pace is not None]
     return host_share(paced) if paced else 0.0
 
@@ -220,7 +220,7 @@ def undecided_all(ratios: Sequence[Interval]) -> str:
 def takes_another_path(run: CaseRun) -> bool:
     """Return whether a case's parameters may differ from those of synchronous training, by what its strategy promises.
 
-    If ddpbench knows no promise of the strategy, the quantities that its proof compares decide.
+    If the strategy's promise is not known, the result depends on the quantities that the case's proof compares.
     """
     traits = traits_of(run.case)
     if traits.promise is not None or run.proof is None:
@@ -267,7 +267,7 @@ def _family_and_words(
 
 
 def one_bucket(run: CaseRun) -> list[str]:
-    """Return words that say why nothing overlaps if the case has a single bucket. Otherwise return an empty list.
+    """Return words that explain that nothing overlaps because the case has a single bucket; otherwise an empty list.
 
     A single bucket is sent once all gradients are computed.
     """

@@ -61,7 +61,7 @@ class Bounded:
     def excess(self) -> float:
         """Return the number's distance from the broken bound, as a fraction of that bound.
 
-        It is 0 if the number is within its bounds, and infinite if the broken bound is 0.
+        The result is 0 if the number is within its bounds, and infinite if the broken bound is 0.
         """
         if self.holds:
             return 0.0
@@ -148,7 +148,7 @@ class Violation:
 
     @property
     def why_withheld(self) -> str:
-        """Return words for why nothing is concluded from the case, for use in a sentence."""
+        """Return words on why nothing is concluded from the case, for use in a sentence."""
         return f"{self.wrong}: {self.broken.text}"
 
     @property
@@ -176,7 +176,7 @@ class Violation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
-    """An invariant as applied to a run, with how many cases and numbers were checked."""
+    """An invariant with the results of applying it to a run, such as how many cases and numbers were checked."""
 
     name: str
     statement: str
@@ -201,17 +201,17 @@ class Checked:
 
     @property
     def applied(self) -> tuple[Rule, ...]:
-        """Return the rules that apply to at least one case, without uncounted ones (`Rule.counted`)."""
+        """Return the rules that apply to at least one case, without those that are not counted (`Rule.counted`)."""
         return tuple(rule for rule in self.rules if rule.cases and rule.counted)
 
     @property
     def impossible(self) -> tuple[Violation, ...]:
-        """Return the violations whose numbers no job can have, so that a record or the analysis must be wrong."""
+        """Return the violations whose numbers no job can have, which show that a record or the analysis is wrong."""
         return tuple(one for one in self.violations if one.kind == "impossible")
 
     @property
     def withheld(self) -> dict[str, Violation]:
-        """Return the worst violation of each case from whose throughput nothing may be concluded, by case id."""
+        """Return the worst violation of each case whose throughput must not be used for conclusions, by case id."""
         found: dict[str, Violation] = {}
         for one in sorted(self.violations, key=lambda one: -one.broken.excess):
             if one.withholds:

@@ -96,11 +96,11 @@ def bus_bandwidth(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def bytes_over_a_link(case: Case, op: str, size: float, ranks: int) -> float | None:
-    """Return the fewest bytes that the busiest node's link carries in one direction for an operation. None if unknown.
+    """Return the fewest bytes that the busiest node's link carries in one direction for an operation; None if unknown.
 
-    Traffic between ranks of one node is not counted. `size` is as recorded: the whole buffer, or for a gather or
-    scatter that of one rank. `ranks` is the number of ranks that take part; if these are not all, their nodes are
-    unknown.
+    Traffic between ranks of one node is not counted. `size` is as recorded, which is the whole buffer or, for a
+    gather or scatter, the buffer of one rank. `ranks` is the number of ranks that take part; if these are not all,
+    their nodes are unknown.
     """
     m, r = case.nodes, case.ranks_per_node
     if ranks < case.world_size and flow_of(op) != "pair":
@@ -141,12 +141,12 @@ def network_time(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def _least_network_s(case: CheckedCase, links: Links) -> float | None:
-    """Return the least time (seconds) that the links need for a step's bytes, or None if the busiest link is not known.
+    """Return the least time (seconds) that the links need for a step's bytes; None if the busiest link is unknown.
 
-    It assumes no latency, the largest share of payload, and a burst after every pause. With a single transfer it is the
-    time by the algorithm's formula. With several, one may be sent back while the next is gathered, so it is the time of
-    the busiest link's bytes in one direction. If links have several rates, only the link that limits a ring or a master
-    is known.
+    The calculation assumes no latency, the largest share of payload, and a burst after every pause. For a single
+    transfer the result is the time by the algorithm's formula. With several transfers, one may be sent back while the
+    next is gathered, so the result is the time of the busiest link's bytes in one direction. If links have several
+    rates, only the link that limits a ring or a master is known.
     """
     job, size, pieces = case.run.case, _aggregated(case), pieces_of(case.run)
     if not size or (len(links.bandwidth) > 1 and job.algorithm not in (*_AT_THE_SLOWEST, "master")):

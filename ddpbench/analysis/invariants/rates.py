@@ -111,7 +111,8 @@ def at_most_the_ranks(case: CheckedCase) -> Iterable[Bounded]:
 def caches_cannot_explain(case: CheckedCase, number: Bounded) -> bool:
     """Return whether a speed-up above the number of ranks must be wrong.
 
-    Under strong scaling, a rank's smaller share of the batch may fit into a cache, so a small excess is possible.
+    Under strong scaling, a small excess is possible, because a rank's smaller share of the batch may fit into a
+    cache.
     """
     job = case.run.case
     return job.scaling != "strong" or number.seen > job.world_size * (1 + FAR)

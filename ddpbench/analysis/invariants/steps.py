@@ -71,7 +71,7 @@ def instrumented_as_timed(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def instrumented_over_timed(run: CaseRun) -> Bounded | None:
-    """Return the ratio of instrumented to timed step time with its bounds, or None if nothing was instrumented."""
+    """Return the ratio of instrumented to timed step time with its bounds; None if nothing was instrumented."""
     logs = run.instrumented_over_timed
     if not logs:
         return None

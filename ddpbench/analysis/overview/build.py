@@ -177,10 +177,10 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, progress: OnProgr
 
 
 def _findings(cases: Sequence[CaseRun], laws: Sequence[CurveLaws], most: int) -> tuple[Finding, ...]:
-    """Return at most `most` findings, decided ones first. Those on speed-up and scaling law are always included.
+    """Return at most `most` findings, decided ones first. Findings on speed-up and scaling law are always included.
 
-    If optional features have findings, such as on recovery from failures, these come first. Then all others concern
-    training without failures.
+    Findings on optional features, such as recovery from failures, come first. If there are any, all other findings
+    concern training without failures.
     """
     of_features = with_features("findings", {}).values()
     if first := [one for findings_of in of_features for one in findings_of(cases)][: most - 1]:
@@ -218,8 +218,8 @@ def _sweeps(run: RunDir) -> _Sweeps:
 def _counts(plan: StoredPlan, cases: Sequence[CaseRun], *, merged: bool) -> Counts:
     """Return the numbers of launches, cases and rounds.
 
-    Planned launches are those of all runnable cases in the rounds begun, and in at least `rounds_min`. For a merged run
-    they are the existing launches, because no case was planned for the rounds of every run.
+    Planned launches are those of all runnable cases in the rounds begun, and in at least `rounds_min` rounds. For a
+    merged run they are the existing launches, because no case was planned for the rounds of every run.
     """
     runnable = [case for case in cases if case.planned.skip_reason is None]
     begun = max((launch.round + 1 for case in cases for launch in case.launches), default=0)

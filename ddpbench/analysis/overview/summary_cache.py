@@ -20,13 +20,13 @@ class CachedSummary:
     """The cache entry for a run with its present files. Construct it before the run's launches are read."""
 
     def __init__(self, run: RunDir, plan: StoredPlan) -> None:
-        """Compute the stamp. Pass the plan as the caller has read it, because its file may have been replaced since."""
+        """Compute the stamp from the plan as the caller has read it, because its file may have been replaced."""
         self._name = hashlib.sha256(os.fsencode(run.path.resolve())).hexdigest()[:32] + ".run"
         self._code = code_stamp()
         self._stamp = _stamp(self._code, run, plan) if self._code else b""
 
     def summary(self) -> RunSummary | None:
-        """Return the cached summary of exactly these files, or None."""
+        """Return the cached summary of exactly these files; None if there is none."""
         found: RunSummary | None = kept(self._name, self._stamp)
         return found
 

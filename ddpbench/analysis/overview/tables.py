@@ -64,7 +64,7 @@ def phases_of(cases: Sequence[CaseRun]) -> Iterator[StrategyPhase]:
 
 
 def proofs_of(cases: Sequence[CaseRun]) -> Iterator[Proved]:
-    """Yield the comparisons that each case's proof made, with the differences that it found."""
+    """Yield the comparisons that each case's proof made, with the differences that were found."""
     for case in cases:
         for one in case.proof.proofs if case.proof is not None else ():
             yield Proved(

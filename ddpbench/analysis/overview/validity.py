@@ -182,7 +182,7 @@ def _disturbances(measured: Sequence[CaseRun]) -> Iterable[str]:
 def _how_much(flag: str, measured: Sequence[CaseRun]) -> str:
     """Return words for the median and the largest share of the cores' time that others took, over all launches.
 
-    Empty for other flags than `steal` and `foreign load`.
+    Empty unless `flag` is `steal` or `foreign load`.
     """
     taken: Callable[[Noise], float] | None = {
         "steal": lambda noise: noise.steal_fraction,
@@ -361,9 +361,9 @@ def _correlated(measured: Sequence[CaseRun]) -> Iterable[str]:
 
 
 def _rarely_slow(measured: Sequence[CaseRun]) -> Iterable[str]:
-    """Yield a sentence on how frequent slow launches may be without having been seen.
+    """Yield a sentence on how frequent slow launches may be although none was seen.
 
-    It is left out unless several cases have enough launches.
+    The sentence is left out unless several cases have enough launches.
     """
     able = [count for case in measured if (count := len(case.timings)) >= MIN_ROUNDS]
     if len(able) > 1:

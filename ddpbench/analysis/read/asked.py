@@ -64,7 +64,7 @@ def _asked(case: Case) -> dict[str, Sequence[str]]:
 
 
 def largest_bucket_bytes(launch: Launch, case: Case) -> tuple[int, float] | None:
-    """Return the bytes of a launch's largest bucket and the limit on them, or None if either is unknown.
+    """Return the bytes of a launch's largest bucket and the limit on them; None if either is unknown.
 
     DDP closes a bucket once it has reached the cap, so a bucket has at most the bytes of the cap and the largest
     gradient.
@@ -77,6 +77,9 @@ def largest_bucket_bytes(launch: Launch, case: Case) -> tuple[int, float] | None
 
 
 def other_settings(run: CaseRun) -> str:
-    """Return words for settings that successful launches had instead of the case's: `threads_per_rank 2, not 1 5/5`."""
+    """Return words for settings that successful launches had instead of the case's: `threads_per_rank 2, not 1 5/5`.
+
+    In the example, 5 of 5 launches had the setting.
+    """
     words = [one.words for launch in run.good for one in found_settings(launch, run.case) if one.others]
     return "; ".join(f"{each} {words.count(each)}/{len(run.good)}" for each in dict.fromkeys(words))

@@ -95,17 +95,17 @@ def read_unjudged(run: RunDir, plan: StoredPlan, on_progress: OnProgress = ignor
 
 
 def of_no_case(run: RunDir, plan: StoredPlan) -> list[LeftOut]:
-    """Return the folders among the run's case folders that belong to no case of the plan."""
+    """Return the folders within `cases/` that belong to no case of the plan."""
     known = frozenset(plan.ids)
     return [LeftOut("unknown case", run.case(name), "") for name in run.case_folders() if name not in known]
 
 
 def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
-    """Complete the cases with everything that depends on all cases of the run together, and return them.
+    """Return the cases, completed with everything that depends on all cases of the run together.
 
-    Launches that are not steady are flagged, and users' own strategies get distinct names. Timings get the correlation
-    of the run's rounds. A base case that no other case uses gets no base case itself, because it may come from a run
-    that had one for all launchers.
+    Launches that are not steady are flagged, and users' own strategies get distinct names. Timings get the
+    correlation of the run's rounds. A base case that no other case uses gets no base case itself, because it may come
+    from a run that had one for all launchers.
     """
     apart = told_apart([run.case for run in cases])
     cases = [
@@ -147,7 +147,7 @@ def _judged(launch: Launch, changing: bool) -> Launch:
 
 
 def _read_proof(directory: LaunchDir, address: Address) -> tuple[ProofRun | None, Sequence[LeftOut]]:
-    """Return a case's proof, or None if it is unfinished, and the files in its folder that belong elsewhere."""
+    """Return a case's proof, or None if it is unfinished. Also return the files in its folder that belong elsewhere."""
     records: LaunchRecords = read_launch(directory, address)
     return _proof_of(records) if records.finished else None, records.left_out
 

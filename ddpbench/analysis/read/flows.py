@@ -25,7 +25,7 @@ _ROOTED = (TO_ROOT, FROM_ROOT, THROUGH_ROOT)
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Times at which data flow: `begin` to `until` in each rank's part, `begins` to `ends` in each transfer."""
+    """Times of data flow: from `begin` to `until` in each rank's part, from `begins` to `ends` in each transfer."""
 
     begin: Ints
     until: Ints
@@ -75,9 +75,10 @@ class Group:
         return here if one_clock.all() else self._across_hosts(here, one_clock)
 
     def lanes(self) -> tuple[NDArray[Any], ...]:
-        """Return three arrays with one value per transfer, which are equal for transfers over the same links.
+        """Return three arrays with one value per transfer. All three are equal for transfers over the same links.
 
-        They are the kind of flow, the sender and the place. Groups of ranks without a common rank use different links.
+        The arrays have the kind of flow, the sender and the place. Groups of ranks without a common rank use
+        different links.
         """
         flow = self.flow
         sender = np.maximum.reduceat(np.where(self.sends, self.rank, NONE), self.starts)

@@ -111,7 +111,7 @@ class Launch:
         return self.status == "ok" and self.timing is not None
 
     def correlated(self, reckoned: float) -> Launch:
-        """Return a copy of the launch whose timings carry the correlation of rounds, which widens intervals."""
+        """Return a copy of the launch whose timings have this correlation of rounds, which widens intervals."""
         timing, curve = self.timing, self.loss_curve
         return replace(
             self,
@@ -164,9 +164,10 @@ class CaseRun:
 
     @property
     def shared_cores_share(self) -> float | None:
-        """Return the largest fraction of a step that ranks may have waited for shared cores.
+        """Return the largest fraction of a step for which ranks may have waited for shared cores.
 
-        0 if each rank has its own cores. None if ranks share cores and their processor time was not counted.
+        The fraction is 0 if each rank has its own cores, and None if ranks share cores and their processor time was
+        not counted.
         """
         if not self.planned.oversubscribed:
             return 0.0
@@ -184,16 +185,13 @@ class CaseRun:
 
     @property
     def unproved(self) -> str:
-        """Return why the proof could not check what the case trained, although it found no fault.
-
-        Otherwise return an empty text.
-        """
+        """Return the reason why the proof found no fault but could not check what the case trained; otherwise empty."""
         ok = self.proof is not None and self.proof.status == "ok"
         return why_unproved(self.proof.proofs) if self.proof is not None and ok else ""
 
     @property
     def bucket_bytes(self) -> tuple[int, ...] | None:
-        """Return the bytes of each bucket that DDP built, from the last launch that recorded them, or None."""
+        """Return the bytes of each bucket that DDP built, from the last launch that recorded them; otherwise None."""
         known = (launch.bucket_bytes for launch in reversed(self.good))
         return next((sizes for sizes in known if sizes is not None), None)
 
@@ -203,12 +201,12 @@ class CaseRun:
         return [launch.timing for launch in self.good if launch.timing is not None]
 
     def correlated(self, reckoned: float) -> CaseRun:
-        """Return a copy of the case whose timings carry the correlation of rounds, which widens intervals."""
+        """Return a copy of the case whose timings have this correlation of rounds, which widens intervals."""
         return replace(self, launches=tuple(launch.correlated(reckoned) for launch in self.launches))
 
     @property
     def recovery(self) -> RecoveryCost | None:
-        """Return what the case's planned failures cost, or None if it did not train with snapshots."""
+        """Return the cost of the case's planned failures; None if the case did not train with snapshots."""
         good = [launch.recovered for launch in self.good if launch.recovered is not None]
         other = [
             launch.recovered

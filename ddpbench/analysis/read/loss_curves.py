@@ -39,7 +39,7 @@ class LossCurveRun:
 
     @property
     def timing(self) -> Timing | None:
-        """Return the time to the loss, as the timing of a single step. None if the loss was not reached."""
+        """Return the time to the loss, as the timing of a single step; None if the loss was not reached."""
         if self.steps is None:
             return None
         time_s = self.ends_s[self.steps - 1]
@@ -64,7 +64,7 @@ class LossCurveRun:
 def loss_curve_of(
     number: int, ranks: Sequence[Sequence[LossCurve]], case: Case, *, one_host: bool
 ) -> LossCurveRun | None:
-    """Return a launch's loss curve from all ranks' records. None if the records of any rank are missing or incomplete.
+    """Return a launch's loss curve from all ranks' records; None if the records of any rank are missing or incomplete.
 
     A step ends when its slowest rank ends it. Hosts have no common clock, so across hosts each rank's time is counted
     from its own start.

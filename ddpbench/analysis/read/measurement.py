@@ -69,7 +69,7 @@ CLOCK_LIMIT = 0.05
 class LaunchMeasurement:
     """The measuring launch in a folder, with its instrumented steps.
 
-    `launch` is None if it is unfinished, or if the folder has the files of a different launch.
+    `launch` is None if the launch is unfinished, or if the folder has the files of a different launch.
     """
 
     launch: Launch | None = None
@@ -83,8 +83,8 @@ def read_measurement(
 ) -> LaunchMeasurement:
     """Return the measuring launch in a folder, and its instrumented steps by rank.
 
-    A launch whose records are unreadable is `failed`. A launch that is not ok has no steps. `sessions` gives the
-    sweep's session if the launch's outcome does not name it.
+    A launch whose records are unreadable has status `failed`. A launch that is not ok has no steps. `sessions`
+    assigns a session to the launch if its outcome does not name one.
     """
     case = address.case
     records = read_launch(directory, address)
@@ -245,7 +245,7 @@ def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case, foreig
 
 
 def _with_flags(launch: Launch, ranks: Mapping[int, _Sorted]) -> Launch:
-    """Return the launch with its flags, and with `ready` set to whether one-time work preceded its timed steps."""
+    """Return the launch with its flags. `ready` is set to whether one-time work was done before its timed steps."""
     warmups = [warmup for rank in ranks.values() for warmup in rank.of(Warmup)[-1:]]
     ready = all(warmup.steady or not warmup.reason.startswith(NOT_READY) for warmup in warmups)
     return replace(
@@ -273,7 +273,7 @@ def _instrumented(ranks: Mapping[int, _Sorted]) -> dict[int, RankSteps]:
 
 
 def _beginning(rank: _Sorted) -> tuple[RankStart | None, Met | None, Warmup | None]:
-    """Return a rank's last records of starting up, which are its start, the meeting of the ranks and the warm-up."""
+    """Return a rank's last records of its start, of the meeting of the ranks, and of the warm-up."""
     start, met, warmup = rank.of(RankStart), rank.of(Met), rank.of(Warmup)
     return (start[-1] if start else None, met[-1] if met else None, warmup[-1] if warmup else None)
 

@@ -45,15 +45,17 @@ _TOTALS = ("comm", "exposed", "overlapped", "wait", "queue")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Breakdown:
-    """A case's typical step, in seconds: means over the ranks and steps of each launch, then the median over launches.
+    """A case's typical step, in seconds.
 
-    Like step times, it is a median, because no interval around the mean of a few launches is valid
-    (`stats.median_launch`). `parts` has the names in `PARTS`, each with its own median. Within every launch the parts
-    add up to the step; their medians nearly do. `comm_s` is the length of the union of the transfers' intervals, and
-    `overlapped_s` its part during own computation. `wait_s` is the length of the times in which a transfer had left the
-    rank's queue and none of its data could flow. `queue_s` is that of the times in which a transfer was queued behind
-    others. All of these count regardless of other activity. `spans` are the durations of the spans by name, in order of
-    their first start.
+    All values are means over the ranks and steps of a launch, and then medians over launches. Medians are used, as
+    for step times, because no interval around the mean of a few launches is valid (`stats.median_launch`). `parts`
+    has the names in `PARTS`, each with its own median. Within every launch the parts add up to the step, but their
+    medians only nearly.
+
+    `comm_s` is the time in which any transfer was under way, and `overlapped_s` the part of it during own
+    computation. `wait_s` is the time in which a transfer had left the rank's queue and none of its data could flow.
+    `queue_s` is the time in which a transfer was queued behind others. All of these count regardless of other
+    activity. `spans` are the durations of the spans by name, in order of their first start.
     """
 
     parts: Mapping[str, float]
@@ -98,12 +100,12 @@ class Breakdown:
         return None if found is None else found.value
 
     def interval(self, *names: str) -> Interval:
-        """Return the sum of these parts or totals in the median launch, in seconds, with its 95 % interval."""
+        """Return the sum of the named parts or totals in the median launch, in seconds, with its 95 % interval."""
         columns = [self.totals.get(name) or [own[name] for own in self.by_round.values()] for name in names]
         return median_launch([math.fsum(row) for row in zip(*columns, strict=True)])
 
     def overlap_interval(self) -> Interval | None:
-        """Return `overlap_fraction` with its 95 % interval over launches that communicate. None if no launch does."""
+        """Return `overlap_fraction` with its 95 % interval over launches that communicate; None if no launch does."""
         totals = zip(self.totals.get("overlapped", ()), self.totals.get("comm", ()), strict=True)
         fractions = [overlapped / comm for overlapped, comm in totals if comm > 0]
         return median_launch(fractions) if fractions else None
@@ -112,12 +114,12 @@ class Breakdown:
 def coverage(
     intervals: NDArray[np.int64], kinds: int
 ) -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[np.bool_]]:
-    """Divide time into segments within which no interval begins or ends, and return which kinds cover each.
+    """Divide time into segments within which no interval begins or ends, and return the kinds that cover each segment.
 
     The rows of `intervals`, shape (n, 4), are group, kind, start and end; `kind` is below `kinds`. Each group has a
-    separate time axis. An interval that does not end after its start is empty. Returns the group of each segment and
-    its length, both of shape (segments,), and which kinds cover it, shape (kinds, segments). Segments that nothing
-    covers are included.
+    separate time axis. An interval that does not end after its start is empty. The results are the group and the
+    length of each segment, both of shape (segments,), and whether each kind covers it, shape (kinds, segments).
+    Segments that nothing covers are included.
     """
     table = intervals[intervals[:, 3] > intervals[:, 2]]
     if not len(table):
@@ -159,7 +161,7 @@ def breakdown(
     rounds: Sequence[int] | None = None,
     backend: str = "",
 ) -> Breakdown | None:
-    """Return the breakdown of a case's instrumented steps, or None if nothing was instrumented.
+    """Return the breakdown of a case's instrumented steps; None if nothing was instrumented.
 
     The arguments are those of `Instrumented`; by default, `rounds` count from 0.
     """
@@ -169,7 +171,7 @@ def breakdown(
 
 
 def breakdowns(cases: Iterable[Instrumented]) -> Iterator[Breakdown | None]:
-    """Yield the breakdown of each case's instrumented steps, in order, or None if nothing was instrumented.
+    """Yield the breakdown of each case's instrumented steps, in order; None if nothing of a case was instrumented.
 
     The results equal those of `breakdown` for each case. Many small cases are processed together, because making a
     short array takes as long as making one of a hundred times its length.
@@ -191,7 +193,7 @@ def breakdowns(cases: Iterable[Instrumented]) -> Iterator[Breakdown | None]:
 
 
 def _moved_before(noted: _Noted) -> Transfers | None:
-    """Return the transfers that ranks began before their first recorded step, or None."""
+    """Return the transfers that ranks began before their first recorded step; None if there were none."""
     if not len(noted.first_of):
         return None
     earlier = [
@@ -446,8 +448,8 @@ def _span_rows(noted: _Noted) -> Ints:
 def _transfer_rows(noted: _Noted, moved: Transfers | None, step_of: Ints) -> Iterable[Ints]:
     """Yield rows for `coverage` of the times in which parts of transfers were queued, waited and moved data.
 
-    `step_of` has the group of each record. A part that was queued before its group began counts from the group's
-    beginning.
+    `step_of` has the group of each record. A part that was queued before the start of its group counts from that
+    start.
     """
     if moved is None or not len(moved.row):
         return
@@ -460,9 +462,10 @@ def _transfer_rows(noted: _Noted, moved: Transfers | None, step_of: Ints) -> Ite
 
 
 def _divided(covered: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which segments belong to each of `PARTS` and then of `_TOTALS`, with shape (names, segments).
+    """Return whether each segment belongs to each of `PARTS`, and then of `_TOTALS`, shape (names, segments).
 
-    A segment belongs to the part of the first of `_KINDS` that covers it: computation, comm, wait, data.
+    A segment belongs to the part of the first of `_KINDS` that covers it. Their order is computation, comm, wait,
+    data.
     """
     taken = np.zeros(covered.shape[1], np.bool_)
     shares: list[NDArray[np.bool_]] = []
@@ -500,7 +503,7 @@ def _within_steps(parts: Ints, steps: Ints, owners: Ints) -> list[Ints]:
 
 
 def _busiest_bytes(launches: Sequence[Mapping[int, RankSteps]]) -> float | None:
-    """Return the bytes per step that the busiest rank of any launch sent, or None if they were not counted."""
+    """Return the bytes per step that the busiest rank of any launch sent; None if they were not counted."""
     found = [
         sum(sent) / len(noted.steps)
         for ranks in launches

@@ -59,9 +59,10 @@ def pacing(
     cores: int,
     dilation: float,
 ) -> Pacing | None:
-    """Return a launch's pacing from every rank's timed blocks and paces, by block index. None if any rank lacks them.
+    """Return a launch's pacing from every rank's timed blocks and paces, by block index; None if any rank lacks them.
 
-    `blocks` are in virtual time, as `virtual.nominal` returns them. `cores` is the number of cores that the ranks use.
+    `blocks` are in virtual time, as `virtual.nominal` returns them. `cores` is the number of cores that the ranks
+    use.
     """
     shared = set.intersection(*(set(found) for found in (*blocks, *paces))) if blocks and paces else set()
     late: list[NDArray[np.int64]] = []
@@ -92,8 +93,9 @@ def pacing(
 def cpu_share(blocks: Sequence[Mapping[int, Block]], *, dilation: float) -> float | None:
     """Return the processor time of all ranks divided by elapsed time, in the timed blocks that all ranks have.
 
-    It bounds the cost of sharing cores under any pinning. Nobody waits for a core while none is busy, and at least one
-    is busy for at most this share of the time. Arguments are those of `pacing`; None if processor time was not counted.
+    This share is an upper bound on the cost of sharing cores, under any pinning. Nobody waits for a core while no
+    core is busy, and at least one core is busy for at most this share of the time. Arguments are those of `pacing`.
+    None if processor time was not counted.
     """
     shared = set.intersection(*(set(found) for found in blocks)) if blocks else set()
     every = [own[index] for own in blocks for index in shared]
@@ -115,9 +117,9 @@ def host_share(launches: Sequence[Pacing]) -> float:
 def late_s(launches: Sequence[Pacing]) -> float:
     """Return the mean lateness of steps, in seconds of virtual time.
 
-    A step's lateness is that of its latest moment on its latest rank. It is an upper bound on how much longer the step
-    is, because later moments may have caught up, and other ranks may not have waited for that rank. It excludes the
-    effect of the host's work on transfers.
+    A step's lateness is that of its latest moment on its latest rank. This is an upper bound on how much longer the
+    step is, because later moments may have caught up, and other ranks may not have waited for that rank. The effect
+    of the host's work on transfers is not included.
     """
     return float(np.concatenate([launch.lateness_s for launch in launches]).mean())
 

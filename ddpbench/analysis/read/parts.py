@@ -79,7 +79,7 @@ class TransferParts:
 
 
 def parts_of(launches: Sequence[Mapping[int, RankSteps]]) -> TransferParts | None:
-    """Return the ranks' records of transfers as columns, or None if nothing was transferred."""
+    """Return the ranks' records of transfers as columns; None if nothing was transferred."""
     records = [record for ranks in launches for noted in ranks.values() for record in noted.transfers]
     if not records:
         return None
@@ -111,12 +111,12 @@ def parts_of(launches: Sequence[Mapping[int, RankSteps]]) -> TransferParts | Non
 
 
 def column(values: Iterable[int]) -> Ints:
-    """Return integers as a column. For a million integers this takes a third of the time that rows of tuples take."""
+    """Return integers as a column, in a third of the time that rows of tuples take for a million integers."""
     return np.fromiter(values, np.int64)
 
 
 def _known(values: Iterable[int | None]) -> Ints:
-    """Return the values as a column with `NONE` in place of None. It is fast if all are None, as in most columns."""
+    """Return the values as a column with `NONE` in place of None. This is fast if all are None, as in most columns."""
     found = list(values)
     if found.count(None) == len(found):
         return np.full(len(found), NONE, np.int64)

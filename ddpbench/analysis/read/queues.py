@@ -48,7 +48,8 @@ def after_gathers(
 ) -> Ints:
     """Return when parts left their queue (ns), corrected for parts that were queued behind a gather.
 
-    A sender that has finished early starts the next transfer. The root starts it only once it has received everything.
+    A sender that has finished early starts the next transfer, but the root starts it only once it has received
+    everything.
     """
     if not gathers.any():
         return served
@@ -61,10 +62,10 @@ def after_gathers(
 
 
 def _freed(first: NDArray[np.bool_], start: Ints, end: Ints, slots: int) -> Ints:
-    """Return, for each row, when one of `slots` became free: the slots-th largest end of the group's earlier rows.
+    """Return, for each row, the time at which one of `slots` became free.
 
-    Groups follow one another, and `first` is true at the first row of each. A row with fewer earlier rows gets the
-    group's first start.
+    This is the slots-th largest end of the group's earlier rows. Groups follow one another, and `first` is true at
+    the first row of each. A row with fewer earlier rows gets the group's first start.
     """
     number = np.cumsum(first) - 1
     base = start[first][number]

@@ -16,7 +16,7 @@ MOST = 4
 
 
 def added(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
-    """Return the sum of several counts by staleness, such as those of blocks or launches. Empty if `counts` is.
+    """Return the sum of several counts by staleness, such as those of blocks or launches; empty if `counts` is empty.
 
     `counts[i][s]` is the number of gradients with staleness s in block or launch i.
     """
@@ -24,7 +24,10 @@ def added(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
 
 
 def mean_of(counts: Sequence[int]) -> float:
-    """Return the mean staleness of gradients, of which `counts[s]` have staleness s. At least one must not be 0."""
+    """Return the mean staleness of gradients, from the number `counts[s]` of gradients with each staleness s.
+
+    At least one number must not be 0.
+    """
     return sum(age * count for age, count in enumerate(counts)) / sum(counts)
 
 
@@ -38,7 +41,7 @@ def percentile_of(counts: Sequence[int], share: float) -> int:
 
 
 def staleness_sentences(cases: Iterable[CaseRun], names: Names) -> Iterable[str]:
-    """Yield a sentence on the cases whose server applied gradients of older parameters, unless no case's did."""
+    """Yield a sentence on the cases whose server applied gradients of older parameters, if there are such cases."""
     counted: list[tuple[str, tuple[int, ...]]] = []
     stale: list[CaseRun] = []
     for case in cases:

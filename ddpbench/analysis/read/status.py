@@ -33,8 +33,8 @@ def status_of(
     """Return a case's status and, if it is not ok, a sentence that says what to do.
 
     If the sweep ended with its budget `spent`, fewer rounds than planned suffice. In a merged run, a case is ok if it
-    was ok in any of the runs. It is also ok if all runs together have as many rounds as the most demanding of them
-    required.
+    was ok in any of the runs. A merged case is also ok if all runs together have as many rounds as the most demanding
+    run required.
     """
     if planned.skip_reason is not None:
         return "skipped", planned.skip_reason
@@ -82,7 +82,7 @@ def _are_enough(launches: Sequence[Launch], rounds_min: int, *, spent: bool) -> 
 
 
 def going_on(path: Path, *, merged: Sequence[MergedRun] = ()) -> str:
-    """Return words for how to resume a run or, if a process is measuring it now, for which process that is.
+    """Return words on how to resume a run. If a process is measuring the run now, return words for that process.
 
     Arguments are those of `resume_command`.
     """
@@ -94,8 +94,8 @@ def going_on(path: Path, *, merged: Sequence[MergedRun] = ()) -> str:
 def resume_command(path: Path | str, *flags: str, merged: Sequence[MergedRun] = (), instead: str = "") -> str:
     """Return words for the command that resumes a run.
 
-    A run is resumed by a sweep, by the submission that it is part of, or by the lines for its nodes' launcher. For a
-    merged run these are the commands that resume its sources, and the advice to merge them again.
+    The command is a sweep, the submission that the run is part of, or the lines for its nodes' launcher. For a merged
+    run, the words have the commands that resume its sources, and the advice to merge them again.
 
     Args:
         path: the run directory.

@@ -73,7 +73,7 @@ def time_blocks(number: int, ranks: Sequence[Mapping[int, BlockTimes]]) -> Timin
 
 
 def _until(part: BlockTimes, moment_ns: int) -> tuple[int, int]:
-    """Return how many of a block's steps had begun before a moment, and when the last of these steps ended.
+    """Return the number of a block's steps that had begun before a moment, and when the last of these steps ended.
 
     Both times are nanoseconds from the block's start.
     """

@@ -18,7 +18,7 @@ FEWEST, MOST = 0.99, 1.08
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LinkTraffic:
-    """Bytes per step over the link that sent most, and over the one that received most, as means over `steps` steps."""
+    """Bytes per step over the link that sent most, and over the link that received most, as means over `steps`."""
 
     sent: float
     received: float
@@ -28,7 +28,7 @@ class LinkTraffic:
 
 
 def link_traffic(ranks: Mapping[int, Iterable[Traffic]]) -> LinkTraffic | None:
-    """Return a launch's traffic in its timed blocks, from the links' counters. None if no rank read a counter."""
+    """Return a launch's traffic in its timed blocks, from the links' counters; None if no rank read a counter."""
     sent: defaultdict[int, int] = defaultdict(int)
     received: defaultdict[int, int] = defaultdict(int)
     steps: defaultdict[int, int] = defaultdict(int)
@@ -50,7 +50,7 @@ def link_traffic(ranks: Mapping[int, Iterable[Traffic]]) -> LinkTraffic | None:
 
 
 def mean_traffic(launches: Iterable[LinkTraffic]) -> LinkTraffic | None:
-    """Return the mean traffic per step of several launches, or None if they have no steps."""
+    """Return the mean traffic per step of several launches; None if they have no steps."""
     found = list(launches)
     steps = sum(one.steps for one in found)
     if not steps:

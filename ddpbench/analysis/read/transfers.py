@@ -95,7 +95,7 @@ class Transfers:
     def under_way_s(self, steps: NDArray[np.float64]) -> dict[int, float]:
         """Return the seconds per step in which any transfer was under way on any rank, by launch.
 
-        Empty across hosts.
+        Only transfers whose ranks have a common clock count. Launches without such transfers are left out.
         """
         intervals: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         columns = (self.launch, self.begins, self.ends, self.one_clock)
@@ -117,10 +117,10 @@ def transfers_of(
     processes: int | Sequence[int],
     backend: str | Sequence[str] = "",
 ) -> Transfers | None:
-    """Return the complete transfers in the launches' records, or None if nothing was transferred.
+    """Return the complete transfers in the launches' records; None if nothing was transferred.
 
-    Each launch is a mapping by rank. `processes` is the number of ranks in a transfer whose records do not state it; a
-    transfer that lacks a rank is left out. `processes` and `backend` are single values for all launches, or one for
+    Each launch is a mapping by rank. `processes` is the number of ranks in a transfer whose records do not state it;
+    a transfer that lacks a rank is left out. `processes` and `backend` are single values for all launches, or one for
     each.
     """
     parts = parts_of(launches)
@@ -184,8 +184,8 @@ def _none_whole(ops: tuple[str, ...], dropped: Ints, apart_ns: int) -> Transfers
 def _shared(lanes: Sequence[NDArray[Any]], begin: Ints, end: Ints) -> NDArray[np.float64]:
     """Return the share that each interval has of the union of all intervals in its lane.
 
-    Each instant is divided evenly among the intervals under way. The share is the integral, from begin to end, of the
-    reciprocal of their number.
+    Each instant is divided evenly among the intervals under way. So an interval's share is the integral, from its
+    begin to its end, of the reciprocal of the number of intervals under way.
     """
     count = len(begin)
     times = np.concatenate([begin, end])

@@ -76,7 +76,7 @@ def across(a: Sequence[Timing], b: Sequence[Timing], drift: float | None = None)
 def _joined(variances: Sequence[Variance]) -> Variance:
     """Return the sum of variances that form one estimate.
 
-    It has the degrees of freedom of the least certain of them.
+    The sum has the degrees of freedom of the least certain variance.
     """
     return Variance(math.fsum(one.value for one in variances), max(1.0, min(one.df for one in variances)))
 
@@ -86,7 +86,8 @@ def drifts_of(
 ) -> tuple[SessionDrift, SessionDrift]:
     """Return the drift between sessions of each side.
 
-    It is `drift` (a standard deviation) if given, otherwise what the launches show.
+    If `drift` is given, it is the standard deviation of both sides' drift. Otherwise the launches determine the
+    drifts.
     """
     if drift is not None:
         return SessionDrift(Variance(drift**2)), SessionDrift(Variance(drift**2))
@@ -128,7 +129,7 @@ def shown_drift(a: WithinSessions, b: WithinSessions) -> tuple[SessionDrift, Ses
 
 
 def _between(sides: Sequence[WithinSessions], *, pooled: bool) -> SessionDrift | None:
-    """Return the variance between sessions, without the part due to launches. None if it is consistent with `DRIFT`."""
+    """Return the variance between sessions, without the part due to launches; None if it is consistent with `DRIFT`."""
     several = [one for one in sides if len(one.session_means) > 1]
     degrees = [len(one.session_means) - 1 for one in several]
     df = sum(degrees)

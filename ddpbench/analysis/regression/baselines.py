@@ -48,9 +48,9 @@ class Baselines:
     storage: Path = STORAGE
 
     def entries(self, machine: str | None = None) -> list[Path]:
-        """Return the saved files, by number, oldest first.
+        """Return the saved files by number, the oldest first.
 
-        They are from machines of this kind, or of kind `machine`.
+        The files are from machines of this kind, or of kind `machine`.
         """
         if self.storage == STORAGE:
             check_default(self.storage, "its numbers may be anything; work in a folder of yours")

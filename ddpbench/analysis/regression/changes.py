@@ -72,7 +72,8 @@ ChangeVerdict = Literal["faster", "slower", "equivalent", "cannot tell", "not co
 class PartChange:
     """A part of a step on both sides, as medians over launches in seconds, and new minus base with an interval.
 
-    If the sides were interleaved, `difference` is that of the typical round, otherwise the difference of the medians.
+    If the sides were interleaved, `difference` is that of the typical round. Otherwise it is the difference of the
+    medians.
     """
 
     name: str
@@ -92,10 +93,10 @@ class Change:
     """A case on both sides, and the verdict on its change.
 
     `ratio` is the new time per sample divided by the base's, with the interval that decided the verdict. If the sides
-    were interleaved, it is the ratio of the typical round, otherwise the ratio of geometric means. The quotient of
-    `new_step` and `base_step` is always the ratio of geometric means. `rounds` counts the interleaved rounds, or
-    otherwise the launches of the side with fewer. `reason` says why a case is not comparable, or what its verdict is
-    based on.
+    were interleaved, `ratio` is that of the typical round, and otherwise the ratio of geometric means. The quotient
+    of `new_step` and `base_step` is always the ratio of geometric means. `rounds` is the number of interleaved
+    rounds, or otherwise the number of launches of the side with fewer. `reason` says why a case is not comparable, or
+    what its verdict is based on.
     """
 
     label: str
@@ -148,10 +149,7 @@ class Change:
 
     @property
     def where(self) -> PartChange | None:
-        """Return the part of a step that explains most of the change, or None.
-
-        Only parts whose difference is resolved are considered.
-        """
+        """Return the part of a step that explains most of the change; None if no part's difference is resolved."""
         if self.verdict not in ("faster", "slower"):
             return None
         sign = 1 if self.verdict == "slower" else -1
@@ -237,8 +235,8 @@ class Changes:
     def wanted_s(self) -> float | None:
         """Return the seconds that an interleaved comparison takes to resolve `wanted` in all `unresolved` cases.
 
-        All of them are to be resolved together with probability `POWER`, so each of several is resolved with a higher
-        probability. None if any of them takes more rounds than allowed, or its scatter is unknown.
+        All of these cases are to be resolved together with probability `POWER`, so each of several cases needs a
+        higher probability. None if a case takes more rounds than allowed, or its scatter is unknown.
         """
         power = power_of_each(len(self.unresolved))
         times = [
@@ -411,7 +409,7 @@ def _reason(
     *,
     but: Collection[str],
 ) -> str:
-    """Return why a case cannot be compared, or an empty text if it can. `left` has all cases that only one side has."""
+    """Return the reason why a case cannot be compared; empty if it can. `left` has all cases that only one side has."""
     if a is None or b is None:
         own, side = (a, base) if a is not None else (b, new)
         assert own is not None
@@ -425,7 +423,7 @@ def _reason(
 
 
 def unusable(run: CaseRun, name: str) -> str:
-    """Return why a case has no numbers to compare, or an empty text if it has some.
+    """Return the reason why a case has no numbers to compare; empty if it has some.
 
     `name` is the run's name in sentences.
     """
@@ -478,7 +476,7 @@ def rounds_in_turn(base: Sequence[Timing], new: Sequence[Timing]) -> list[tuple[
 
 
 def correlation_in_turn(cases: Sequence[Mapping[int, float]]) -> Correlation:
-    """Return the lag-1 correlation of interleaved rounds, from the rounds of all cases. It is 0 for too few rounds.
+    """Return the lag-1 correlation of interleaved rounds, from the rounds of all cases; 0 if there are too few rounds.
 
     Args:
         cases: for each case, the logarithm of new divided by base time per sample, by round.
@@ -530,9 +528,9 @@ def _shown_by_enough(outcome: _Outcome, noun: Literal["rounds", "launches"]) -> 
 
 
 def _tail_words(logs: Sequence[float], mean: float, outcome: _Outcome, margin: float) -> str:
-    """Return words for how a few rounds make the mean of all rounds differ from the typical round.
+    """Return words on how a few rounds make the mean of all rounds differ from the typical round.
 
-    `outcome` is that of the typical round.
+    `outcome` is the outcome for the typical round.
     """
     slower = math.exp(mean) > outcome.ratio.value
     below, above = far_off(logs, math.log1p(margin))
@@ -626,7 +624,7 @@ def _deviation_in_turn(a: Sequence[Timing], b: Sequence[Timing]) -> float | None
 
 
 def _known(spread: float) -> float | None:
-    """Return the deviation, or None if it is 0, because only copies of launches have no deviation."""
+    """Return the deviation; None if it is 0, because only copies of launches have no deviation."""
     return spread or None
 
 
@@ -672,7 +670,7 @@ def _parts(
 
 
 def _more(medians: Sequence[float], alpha: float, drifts: Sequence[Variance]) -> float:
-    """Return the half-width of the interval of drift. `drifts` are the variances of the log of each side's mean."""
+    """Return the half-width of the interval of drift, from the variances of the log of each side's mean."""
     total = added(
         [Variance(one.value * middle**2, one.df) for one, middle in zip(drifts, medians, strict=True)]
     )

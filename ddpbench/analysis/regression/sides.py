@@ -20,7 +20,7 @@ CODE = ("experiment_digest", "workload_digest", "rank_code_digest")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Side:
-    """A run on one side of a comparison. `name` is what sentences call it."""
+    """A run on one side of a comparison. Sentences call it by its `name`."""
 
     name: str
     path: Path

@@ -50,7 +50,7 @@ def percent(ratio: float, decimals: int = 1) -> str:
 
 
 def value_words(ratio: Interval, limit: float = 0.0) -> str:
-    """Return a ratio as a change in per cent, with as many decimals as `interval_words` gives its interval."""
+    """Return a ratio as a change in per cent, with as many decimals as the interval has in `interval_words`."""
     return percent(ratio.value, _decimals(ratio, limit))
 
 
@@ -77,9 +77,9 @@ def _in_percent(fraction: float) -> float:
 
 
 def where_words(change: Change) -> str:
-    """Return words for the part of a step that explains most of a change: `backward +4.1 ms`.
+    """Return words for the part of a step that explains most of a change, such as `backward +4.1 ms`.
 
-    Empty if no part is resolved.
+    Empty if no part's difference is resolved.
     """
     part = change.where
     if part is None:
@@ -343,7 +343,7 @@ def _in_turn(change: Change, wanted: float) -> dict[str, float | None] | None:
 
 
 def ends(interval: Interval | None) -> dict[str, float | None] | None:
-    """Return an interval as a JSON object, or None."""
+    """Return an interval as a JSON object; None for None."""
     return None if interval is None else {"value": interval.value, "low": interval.low, "high": interval.high}
 
 
@@ -353,7 +353,7 @@ def failing(changes: Changes, limit: float) -> Sequence[Change]:
 
 
 def judged_any(changes: Changes) -> bool:
-    """Return whether at least one case was judged. A gate does not pass if none was."""
+    """Return whether at least one case was judged. If no case was, a gate does not pass."""
     return any(one.judged for one in changes.changes)
 
 

@@ -31,9 +31,9 @@ from ddpbench.strategies.traits import traits_of
 class CaseCurve:
     """The successful cases of one configuration at several world sizes.
 
-    `runs` had separate cores or GPUs for each rank, and `crowded` ran oversubscribed. `base` is the base case, or None
-    if it was not measured. `panel` is the number of the group of comparable cases, and `variant` that of the variant of
-    its strategy and algorithm within the group, both from 0.
+    `runs` had separate cores or GPUs for each rank, and `crowded` ran oversubscribed. `base` is the base case, or
+    None if it was not measured. `panel` is the index of the group of comparable cases. `variant` is the index of the
+    curve among those of the same strategy and algorithm in this group. Both count from 0.
     """
 
     name: str
@@ -89,8 +89,8 @@ class CurveLaws:
 def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
     """Return every curve of a run, the curves of the largest group of comparable cases first.
 
-    Each strategy is at one bucket cap, which is the default if it was run, otherwise the smallest, as in the other
-    figures.
+    Each strategy has one bucket cap, as in the other figures. The cap is the default if it was run, and otherwise the
+    smallest.
     """
     able = [run for run in cases if run.status == "ok" and run.timings]
     by_id = {run.case_id: run for run in able}
@@ -153,7 +153,7 @@ def _apart(names: Namer, case: Case) -> list[str]:
 
 
 def _ladders(runs: Sequence[CaseRun]) -> Iterable[tuple[list[CaseRun], str]]:
-    """Yield the cases in groups in which no world size occurs twice, with words for the nodes' shape if shapes differ.
+    """Yield groups of cases in which no world size occurs twice, with words for the shape of nodes if shapes differ.
 
     Cases on one node form a separate curve if that node had more ranks than each of several nodes.
     """
@@ -185,7 +185,8 @@ WORTH_SHARING = 20
 class LawsOf:
     """The laws of each curve that has its base case and a larger world size with separate cores for each rank.
 
-    Many curves are fitted in a second process, if there is one, while the caller continues until it calls `found`.
+    If there are many curves and a second process, that process fits them while the caller continues. `found` waits
+    for the result.
     """
 
     def __init__(
@@ -218,7 +219,7 @@ class LawsOf:
             self._helper.ask(fit_all, self._asked)
 
     def found(self) -> tuple[CurveLaws, ...]:
-        """Return the laws of the curves. Curves that the second process cannot fit are fitted in this one."""
+        """Return the laws of the curves. Curves that the second process cannot fit are fitted in this process."""
         answer: list[Laws] | None = None if self._helper is None else self._helper.answer()
         return tuple(
             CurveLaws(
@@ -238,7 +239,7 @@ class LawsOf:
 
 
 def judged_laws(laws: Sequence[CurveLaws], cases: Sequence[CaseRun]) -> tuple[CurveLaws, ...]:
-    """Return the laws with the claim's speed-up at each point that a claim compares with the base case."""
+    """Return the laws with the claims' speed-ups. A point has one if a claim compares its case with the base case."""
     by_id = {run.case_id: run for run in cases}
 
     def judged(curve: CurveLaws) -> CurveLaws:
@@ -263,9 +264,9 @@ def _numbers(curve: CaseCurve, base: CaseRun) -> SpeedupCurve:
 
 
 def _devices(curve: CaseCurve, machine: Mapping[str, object]) -> int | None:
-    """Return the largest number of ranks that each get a separate device on this machine.
+    """Return the largest number of ranks that each get a separate device on this machine; None if it is not known.
 
-    None if it is unknown, for several nodes, whose number could be larger, and for replays, which need no cores.
+    It is not known for several nodes, whose number could be larger, and for replays, which need no cores.
     """
     identity = machine.get("identity")
     case = curve.first.case

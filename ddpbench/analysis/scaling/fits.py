@@ -27,11 +27,13 @@ _PARAMETERS: Mapping[Law, tuple[str, ...]] = {
 class Fit:
     """A scaling law fitted to a curve.
 
-    `parameters` are `s`, a fraction, or `alpha`, `beta`, and `gamma` in samples/s. `residuals` are, by world size, the
-    law's speed-up divided by the measured one, minus 1. `line` has points (world size, speed-up) up to `EXTRAPOLATION`
-    times the largest measured world size. `goodness` tests whether any residual's interval, corrected for their number
-    (Bonferroni), excludes 0. It is undetermined if no point is left to test, or if no interval excludes 0 and one is
-    missing. `unseen` is the largest misfit, a fraction, that these intervals allow.
+    `parameters` are `s`, a fraction, or `alpha`, `beta`, and `gamma` in samples/s. `residuals` are the law's speed-up
+    divided by the measured one, minus 1, by world size. `line` has points (world size, speed-up) up to
+    `EXTRAPOLATION` times the largest measured world size.
+
+    `goodness` is the result of a test whether any residual's interval, corrected for their number (Bonferroni),
+    excludes 0. It is undetermined if no point is left to test, or if no interval excludes 0 and one is missing.
+    `unseen` is the largest misfit, a fraction, that these intervals allow.
     """
 
     law: Law
@@ -92,7 +94,7 @@ _JUDGED: dict[Goodness, str] = {
 
 
 def fit_of(model: Model, law: Law, estimates: Mapping[str, Estimated]) -> Fit | None:
-    """Return the fit of a law with its intervals, or None if the data do not determine one.
+    """Return the fit of a law with its intervals; None if the data do not determine a fit.
 
     `estimates` are the results of `jackknife` for `model.everything`.
     """

@@ -33,7 +33,7 @@ class Estimated:
     df: Array
 
     def interval(self, index: int, alpha: float = ALPHA) -> Interval:
-        """Return the t-interval of the quantity at `index`. It has no ends if value or error is not finite."""
+        """Return the t-interval of the quantity at `index`, without ends if the value or its error is not finite."""
         value = float(self.value[index])
         half = float(special.stdtrit(self.df[index], 1 - alpha / 2) * self.error[index])
         if not math.isfinite(value) or not math.isfinite(half):

@@ -63,7 +63,7 @@ class Laws:
     absent: str = ""
 
     def fit(self, law: Law) -> Fit | None:
-        """Return the fit of this law, or None if it could not be made."""
+        """Return the fit of this law; None if the law could not be fitted."""
         return next((fit for fit in self.fits if fit.law == law), None)
 
 
@@ -184,7 +184,8 @@ def _brought(marginal: float) -> str:
 def _knee(points: Sequence[LawPoint]) -> tuple[int | None, Sentence]:
     """Return the world size of the knee, and a sentence on it.
 
-    At the next larger size, each added rank brings less than `KNEE_CUT` of a rank. None if this holds at no size.
+    From the knee to the next measured size, each added rank brings less than `KNEE_CUT` of a rank. The size is None
+    if this holds nowhere.
     """
     largest = points[-1].world_size
     knee: int | None = None

@@ -14,10 +14,7 @@ from ddpbench.analysis.scaling.model import EXTRAPOLATION, LAW_NAMES, Model
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NextSize:
-    """The world size that is most useful to measure next.
-
-    `here` says whether this machine has enough devices for it.
-    """
+    """The world size that is most useful to measure next. `here` is true if this machine has enough devices for it."""
 
     world_size: int
     reason: str
@@ -25,9 +22,10 @@ class NextSize:
 
 
 def candidates(sizes: Sequence[int], *, devices: int | None, batch: int | None) -> list[int]:
-    """Return unmeasured world sizes to consider: powers of two, and the geometric mean of each two neighbouring sizes.
+    """Return unmeasured world sizes to consider, up to `EXTRAPOLATION` times the largest measured size.
 
-    None of them is above `EXTRAPOLATION` times the largest measured size. Under strong scaling each divides the batch.
+    These are powers of two, and the geometric mean of each two neighbouring sizes. Under strong scaling, each
+    candidate divides the batch.
     """
     known = sorted({1, *sizes})
     limit = EXTRAPOLATION * known[-1]
@@ -51,7 +49,9 @@ def next_without_fit(
     short: Sequence[int] = (),
     missing: int = 1,
 ) -> NextSize | None:
-    """Choose the size for a law's next point: one with too few rounds, the next power of two, or one between points.
+    """Choose the size for the next point of a curve that has too few points for a law.
+
+    The choice is a size with too few rounds, the next power of two, or a size between two points.
 
     Args:
         sizes: the world sizes that are points, except 1.

@@ -79,7 +79,7 @@ class SpeedupCurve:
     def log_base_rate(self, without: TimingKey | None = None) -> float:
         """Return the logarithm of the base case's mean samples/s, from all rounds except `without`.
 
-        It is a mean, because a jackknife needs a smooth statistic, which a median is not.
+        A mean is used, because a jackknife needs a smooth statistic, which a median is not.
         """
         return math.log(mean_rate([one for one in self.base if one.pair != without]))
 
@@ -93,7 +93,7 @@ def speedup_of(curve: SpeedupCurve, size: int) -> Interval:
 
 
 def standard_error(curve: SpeedupCurve, size: int) -> float:
-    """Return the standard error of the logarithm of `speedup_of`, or 0 if it is unknown."""
+    """Return the standard error of the logarithm of `speedup_of`; 0 if it is unknown."""
     both = curve.paired[size].values()
     comparison = compare([own for own, _ in both], [base for _, base in both])
     assert comparison is not None

@@ -1,12 +1,13 @@
 """Decide which cases of a family are best, as good, or slower. No other module defines these words.
 
-A family is a few cases of which the fastest is not known beforehand, such as all at one number of ranks. Picking the
-fastest from the data and testing the others against it finds differences between identical cases. Calling all cases
-that are not significantly slower "as good" hides slower ones. Both are handled here, on log times with rounds as
-blocks, by one interval for each pair of cases (Tukey's all pairs). All of these hold at once with 95 % confidence.
-Every statement on two cases of a family uses this interval. A case's standing follows from the intervals. Its
-difference from the best of the others is the largest of its differences, and so are the ends (Hsu). So at most 5 % of
-families have
+A family is a few cases of which the fastest is not known beforehand, such as all at one number of ranks. Two simple
+methods fail for families. Picking the fastest from the data and testing the others against it finds differences
+between identical cases. Calling all cases that are not significantly slower "as good" hides slower ones.
+
+This module avoids both errors with one interval for each pair of cases (Tukey's all pairs), on log times with rounds
+as blocks. All intervals hold at once with 95 % confidence, and every statement on two cases of a family uses them. A
+case's standing follows from the intervals. Its difference from the best of the others is the largest of its
+differences, and so are the ends (Hsu). So at most 5 % of families have
 
 - a case that is "slower" (its lower end is above 0), or "best" (all others are slower), although all are identical;
 - a case that is "as good" (its upper end is within the margin), but is not within the margin of the best.
@@ -20,9 +21,9 @@ Sources:
 The residual variance of case + round is pooled. Cases need not have equal variances: a pair's variance is the largest
 of the pooled one, that of its differences and the sum of Grubbs' two. For similar spreads this costs a little power;
 for spreads that differ by a factor of two it keeps the 5 %. A case that scatters far more than the others would hide
-all differences. So with three cases or more, a pair's interval is the shorter of two, of which one has 4 of the 5 % and
-the other, from the pair's own differences alone (Bonferroni), has 1 %. All are wider if the run's rounds are correlated
-(`correlation.py`), which the 5 % do not include.
+all differences. So with three cases or more, a pair's interval is the shorter of two, of which one has 4 of the 5 %
+and the other, from the pair's own differences alone (Bonferroni), has 1 %. All intervals are wider if the run's
+rounds are correlated (`correlation.py`), which the 5 % do not include.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class Family:
         return len(self._places)
 
     def pair(self, a: str, b: str, *, margin: float = MARGIN) -> Judgement | None:
-        """Return the judgement of A compared with B, or None if either case has no launch."""
+        """Return the judgement of A compared with B; None if either case has no launch."""
         if a not in self or b not in self:
             return None
         if (a, b) in self._claimed:
@@ -192,7 +193,7 @@ def _told(
 def _too_few(name: str, logs: Mapping[str, Mapping[TimingKey, Timing]]) -> Standing:
     """Return the standing of a case that cannot be compared.
 
-    Its ratio is to the other case with the shortest mean time.
+    The ratio is to the case with the shortest mean time among the others.
     """
     costs = {other: _cost(list(rounds.values())) for other, rounds in logs.items()}
     against = min((other for other in costs if other != name), key=costs.__getitem__)

@@ -157,7 +157,7 @@ def _cuts(series: _Series, level: float, begin: int, inflation: float) -> Iterat
 
 
 def _place(series: _Series, level: float, inflation: float) -> int | None:
-    """Return where to cut a series, or None if the test shows no change in it."""
+    """Return where to cut a series; None if the test shows no change in it."""
     count = len(series)
     if count < 2 * FEWEST or count < fewest_values(level):
         return None
@@ -178,7 +178,7 @@ def _steps(count: int) -> _Places:
 
 
 def _spells(count: int) -> _Places:
-    """Return the stretches strictly inside a series. Empty if the series is too short for three levels."""
+    """Return the stretches strictly inside a series; empty if the series is too short for three levels."""
     begins, ends = np.triu_indices(count + 1, FEWEST)
     inside = (begins >= FEWEST) & (ends <= count - FEWEST)
     return begins[inside], ends[inside]

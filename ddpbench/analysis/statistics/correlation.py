@@ -68,15 +68,15 @@ class Correlation:
 
 
 def correlation_of(cases: Sequence[Sequence[Timing]]) -> Correlation:
-    """Return the correlation of a run's rounds from the launches of all its cases. It is 0 for too few rounds."""
+    """Return the correlation of a run's rounds from the launches of all its cases; 0 if there are too few rounds."""
     return _correlation_of(cases, fewest=2, ratios=False)
 
 
 def correlation_of_levels(cases: Sequence[Sequence[Timing]]) -> Correlation:
     """Return the correlation of the cases' own times, which includes effects that a round's cases have in common.
 
-    It is 0 for too few rounds. The interval of a case's own step time assumes that this correlation is 0, and is not
-    widened by it.
+    The result is 0 if there are too few rounds. The interval of a case's own step time assumes that this correlation
+    is 0, and is not widened by it.
     """
     return _correlation_of(cases, fewest=1, ratios=True)
 
@@ -117,7 +117,7 @@ def estimated(logs: _Array, rounds: Sequence[TimingKey], *, ratios: bool = False
 
 
 def reckoned_by_pairs(ratios: _Array) -> _Array:
-    """Return the correlation that intervals of each of many sweeps would use, if each sweep had only two cases.
+    """Return the correlation that intervals would use in each of many simulated sweeps of two cases.
 
     Args:
         ratios: log ratios within rounds, shape (sweeps, rounds), one round after the other.

@@ -22,8 +22,8 @@ Smaller values in the column do not add digits.
 class Interval:
     """A value with its confidence interval. The ends are None if there are too few rounds for an interval.
 
-    Its text is such as `0.71 [0.66, 0.76]`. A method's `null` is the value of no difference, such as a ratio of 1. No
-    end is rounded to it.
+    As text it is such as `0.71 [0.66, 0.76]`. Some methods have a parameter `null`, which is the value of no
+    difference, such as 1 for a ratio. No end is rounded to it.
     """
 
     value: float
@@ -69,7 +69,7 @@ class Interval:
     def decimals(self, null: float | None = None) -> int:
         """Return the number of decimals with which the value is worth printing.
 
-        It follows from the half-width or, without an interval, gives three significant digits.
+        The number follows from the half-width. Without an interval, it gives three significant digits.
         """
         if self.low is not None and self.high is not None and self.high > self.low:
             half = (self.high - self.low) / 2
@@ -87,7 +87,8 @@ class Interval:
     def decimals_in_column(self, null: float | None = None) -> int:
         """Return the number of decimals that a column needs for this value.
 
-        They give two significant digits, or three for values between 1 and 10, but no more than the interval supports.
+        These decimals give two significant digits, or three for values between 1 and 10, but no more than the
+        interval supports.
         """
         if self.value == 0 or not math.isfinite(self.value):
             return 0
@@ -105,7 +106,7 @@ class Interval:
     def rounded(self, decimals: int) -> tuple[str, str]:
         """Return the value as text, and the ends as text in brackets, both with `decimals`.
 
-        The second is empty without ends.
+        The second text is empty if the ends are unknown.
         """
         if self.low is None or self.high is None:
             return format_rounded(self.value, decimals), ""
@@ -141,7 +142,7 @@ class Interval:
 def decimals_of(column: Sequence[Interval], null: float | None = None) -> int:
     """Return the number of decimals with which all values of a column are printed.
 
-    It is the largest number that any value needs, limited to four digits of the largest value.
+    This is the largest number that any value needs, limited to four digits of the largest value.
     """
     needed = max(one.decimals_in_column(null) for one in column)
     largest = max((abs(one.value) for one in column if math.isfinite(one.value)), default=0.0)

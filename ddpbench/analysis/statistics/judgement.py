@@ -97,9 +97,10 @@ def is_faster(ratio: Interval, *, bare: bool = False, than: bool = False) -> str
 
 
 def undecided(ratio: Interval, whose: str = "") -> str:
-    """Return words for how much longer or shorter steps may be, from a ratio that is not distinguished from 1.
+    """Return words on how much longer or shorter steps may be, from a ratio that is not distinguished from 1.
 
-    `whose` names the case with these steps. If it is empty, they are those of the case that the sentence names first.
+    `whose` names the case with these steps. If it is empty, the steps are those of the case that the sentence names
+    first.
     """
     of = f" of {whose}" if whose else ""
     return f"steps{of} may be up to {longer_or_shorter(ratio)}"
@@ -180,7 +181,7 @@ CELLS = {"unresolved": CANNOT_TELL, "too few": TOO_FEW_WORDS}
 def judged(ratio: Interval, rounds: int, *, margin: float = MARGIN) -> Judgement:
     """Judge A compared with B, where `ratio` is A's step time divided by B's.
 
-    Its interval must be from enough rounds.
+    The ratio's interval must be from enough rounds.
     """
     if ratio.low is None or ratio.high is None:
         return Judgement(verdict="too few", ratio=ratio, rounds=rounds)
@@ -227,7 +228,7 @@ class Standing:
     def longer(self) -> float:
         """Return the largest fraction by which the case's step may be longer than the best case's step.
 
-        It is infinite if the interval has no upper end.
+        The result is infinite if the interval has no upper end.
         """
         return max(0.0, self.ratio.high - 1) if self.ratio.high is not None else float("inf")
 

@@ -129,8 +129,8 @@ def _widening_shown(rounds: int, correlation: float) -> float:
 def _in_sweep(rounds: int, correlation: float) -> float:
     """Return the log ratio that a share `POWER` of sweeps of two cases shows, in standard deviations within a round.
 
-    It is simulated, with the same draws each time, because no formula describes how the widening varies with the
-    deviation.
+    The result is simulated, with the same draws each time, because no formula describes how the widening varies with
+    the deviation.
     """
     drawn = np.random.default_rng(1).standard_normal((_MOST_DRAWN, _SWEEPS))[:rounds].T
     for index in range(1, rounds):
@@ -156,8 +156,8 @@ class Variance:
 class SessionDrift:
     """The variance of the logarithm of step time from session to session, and its source.
 
-    `known` is a given value. `of_launches` is from the launches' scatter by `drift_of`, `of_sessions` from a side's own
-    sessions, and `pooled` from both sides' sessions.
+    The source `known` is a given value. `of_launches` is the launches' scatter, by `drift_of`. `of_sessions` is a
+    side's own sessions, and `pooled` is both sides' sessions.
     """
 
     variance: Variance
@@ -176,14 +176,14 @@ def drift_of(deviation: float) -> float:
 def drift_by_launches(scatter: Variance) -> SessionDrift:
     """Return the assumed drift (`drift_of`) of a side whose launches have this scatter within sessions.
 
-    It is uncertain even for a scatter below `DRIFT`, which a few launches of a disturbed session may show.
+    The drift is uncertain even for a scatter below `DRIFT`, which a few launches of a disturbed session may show.
     """
     drift = drift_of(math.sqrt(scatter.value)) ** 2
     return SessionDrift(_partly(drift, _MORE**2 * scatter.value, scatter.df), "of_launches")
 
 
 def _partly(value: float, estimated: float, df: float) -> Variance:
-    """Return a variance of which only the part `estimated` is uncertain, with `df` degrees of freedom."""
+    """Return a variance whose part `estimated` is uncertain, with `df` degrees of freedom. The rest is exact."""
     part = min(value, estimated)
     return Variance(value, min(df * (value / part) ** 2, KNOWN) if part else KNOWN)
 
@@ -259,7 +259,7 @@ def smallest_seen(standard_error: float, df: float, alpha: float = ALPHA) -> flo
 
 
 def rounds_to_resolve(change: float, resolved: Callable[[int], float | None]) -> int | None:
-    """Return the smallest number of rounds that resolves a change, or None if no practical number does.
+    """Return the smallest number of rounds that resolves a change; None if no practical number does.
 
     Args:
         change: as a fraction, above 0.
@@ -285,7 +285,8 @@ def rounds_to_resolve(change: float, resolved: Callable[[int], float | None]) ->
 def power_of_each(cases: int) -> float:
     """Return the power needed for each of `cases` cases if all are to show their changes with probability `POWER`.
 
-    It assumes independent cases. Noise that they have in common makes it likelier that all show their changes.
+    The calculation assumes independent cases. Noise that they have in common makes it likelier that all show their
+    changes.
     """
     return math.pow(POWER, 1 / max(cases, 1))
 
@@ -314,7 +315,7 @@ class InTurn:
         return self._resolved(min(rounds, MOST_ROUNDS_IN_TURN), POWER)
 
     def rounds_for(self, change: float, power: float = POWER) -> int | None:
-        """Return the number of rounds that resolve a change, or None if it is above the limit for a comparison."""
+        """Return the number of rounds that resolve a change; None if it is above the limit for a comparison."""
         rounds = rounds_to_resolve(change, lambda n: self._resolved(n, power))
         return rounds if rounds is not None and rounds <= MOST_ROUNDS_IN_TURN else None
 
@@ -328,7 +329,7 @@ class InTurn:
 
 
 def deviation_interval(deviation: float, values: int, alpha: float = ALPHA) -> Interval:
-    """Return the standard deviation of `values` normal values, with its interval. No ends under `FEWEST` values.
+    """Return the standard deviation of `values` normal values, with its interval, without ends under `FEWEST` values.
 
     (n - 1) s^2 / sigma^2 has a chi-squared distribution with n - 1 degrees of freedom.
     """
@@ -340,5 +341,5 @@ def deviation_interval(deviation: float, values: int, alpha: float = ALPHA) -> I
 
 
 def rounds_in(seconds: float, round_s: float) -> int:
-    """Return how many whole rounds fit into a time. It is 0 if the duration of a round is unknown."""
+    """Return how many whole rounds fit into a time; 0 if the duration of a round is unknown."""
     return int(seconds / round_s) if seconds > 0 and round_s > 0 else 0

@@ -73,7 +73,7 @@ def anytime_interval(values: Sequence[float], alpha: float = ALPHA, *, wider: fl
 def evidence(values: _Values | Sequence[float], mean: float = 0.0) -> _Values:
     """Return the logarithm of the evidence that the mean is not `mean`, after 1, 2, 3 ... values, shape (..., values).
 
-    It is 0 for fewer than `FEWEST` values. Further dimensions of `values` are separate series.
+    The evidence is 0 for fewer than `FEWEST` values. Further dimensions of `values` are separate series.
     """
     every = np.asarray(values, dtype=np.float64)
     count, apart = np.arange(1, every.shape[-1] + 1), every - mean
@@ -90,7 +90,7 @@ def evidence(values: _Values | Sequence[float], mean: float = 0.0) -> _Values:
 def middle_of(values: _Values) -> float:
     """Return Huber's estimate of the values' location; 0 if `values` is empty.
 
-    It is the mean if no value is beyond `CUT` scales.
+    The estimate is the mean if no value is beyond `CUT` scales.
     """
     if not len(values):
         return 0.0
@@ -104,9 +104,9 @@ def middle_of(values: _Values) -> float:
 
 
 def far_off(values: _Values | Sequence[float], least: float = 0.0) -> tuple[int, int]:
-    """Return how many values are far below the middle and how many far above it.
+    """Return how many values are far below the middle, and how many are far above it.
 
-    Far is more than `CUT` scales and more than `least`.
+    A value is far if its distance is more than `CUT` scales and more than `least`.
     """
     every = np.asarray(values, dtype=np.float64)
     apart = every - middle_of(every)
@@ -117,7 +117,7 @@ def far_off(values: _Values | Sequence[float], least: float = 0.0) -> tuple[int,
 def typical_deviation(values: Sequence[float]) -> float:
     """Return the standard deviation of the values, reduced by the effect of outliers.
 
-    It is 0 if the values do not differ, or if there are fewer than `FEWEST`.
+    The result is 0 if the values do not differ, or if there are fewer than `FEWEST`.
     """
     every = np.asarray(values, dtype=np.float64)
     if len(every) < FEWEST or not np.ptp(every):
@@ -178,7 +178,7 @@ def _evidence(values: _Values, scales: _Values, means: _Values) -> _Values:
 
 
 def _end(values: _Values, scales: _Values, middle: float, reach: float, limit: float) -> float | None:
-    """Return where the interval ends on one side of the middle, which is the outermost place if there are several.
+    """Return where the interval ends on one side of the middle. If there are several places, this is the outermost.
 
     The search covers `reach` times 1e-4 to 1e4 in 200 geometric steps. It then divides the gap between two steps into
     hundredths, five times, taking the outermost place each time.

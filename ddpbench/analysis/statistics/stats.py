@@ -60,7 +60,7 @@ COPIES = "launches do not differ at all, as no clock measures: are these copies 
 def shows_more(value: Interval, limit: float) -> bool:
     """Return whether a value's interval is entirely above a limit; False if the interval is unknown.
 
-    A finding needs an interval that excludes the opposite. The value alone shows nothing.
+    The value alone shows nothing, because a finding needs an interval that excludes the opposite.
     """
     return value.low is not None and value.low > limit
 
@@ -101,7 +101,7 @@ def step_time(timings: Sequence[Timing]) -> Interval:
 def samples_rate(timings: Sequence[Timing]) -> Interval:
     """Return samples per second of the median launch, with its interval.
 
-    It is the reciprocal of the median time per sample.
+    This is the reciprocal of the median time per sample.
     """
     return median_launch([timing.sample_s for timing in timings]).reciprocal()
 
@@ -211,7 +211,8 @@ def share(
 
     Each pair of part and whole is of one round. The interval contains every ratio r for which the mean of part - r
     whole is not distinguished from 0. `wider` is its width relative to that of a t-test (`correlation.py`). The ends
-    are None under `FEWEST` rounds, and if the whole is not distinguished from 0, because then no end bounds the ratio.
+    are None for fewer than `FEWEST` rounds. They are also None if the whole is not distinguished from 0, because then
+    no end bounds the ratio.
     """
     count = len(wholes)
     part, whole = math.fsum(parts) / count, math.fsum(wholes) / count
@@ -298,9 +299,9 @@ def pairs(a: Sequence[Timing], b: Sequence[Timing]) -> list[tuple[Timing, Timing
 def compare(a: Sequence[Timing], b: Sequence[Timing]) -> Comparison | None:
     """Compare A with B by `pairs` of launches, or by Welch's interval if they share no round.
 
-    None if either has no launch. The point is the geometric mean of the ratios within pairs; with a single pair it has
-    no interval. A ratio of totals would weight a launch by its steps, of which a fast launch has more, so drift common
-    to the two would no longer cancel. Without pairs, the geometric means of the launches are compared.
+    None if either has no launch. The point is the geometric mean of the ratios within pairs; with a single pair it
+    has no interval. A ratio of totals would weight a launch by its steps, of which a fast launch has more, so drift
+    common to the two would no longer cancel. If they share no round, the geometric means of the launches are compared.
     """
     if not a or not b:
         return None
@@ -340,7 +341,8 @@ def judge(
 ) -> Judgement:
     """Judge A compared with B, by an interval at `alpha` and a margin, which is a fraction of the step time.
 
-    The verdict is "too few" if no rounds are shared, because differences between A's rounds and B's then do not cancel.
+    The verdict is "too few" if no rounds are shared, because then differences between A's rounds and B's do not
+    cancel.
     """
     ratio = comparison.time_ratio(alpha)
     if not _enough(comparison, min_rounds):

@@ -67,7 +67,7 @@ def unsteady(cases: Mapping[str, Sequence[TrendChange]]) -> dict[str, list[bool]
 
 
 def _found(logs: Sequence[float]) -> int:
-    """Return the sign of the change that launches have in common, or 0 if no change is found."""
+    """Return the sign of the change that launches have in common; 0 if no change is found."""
     if len(logs) < FEWEST_LAUNCHES:
         return 0
     mean, error = math.fsum(logs) / len(logs), deviation(logs) / math.sqrt(len(logs))

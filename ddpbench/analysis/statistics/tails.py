@@ -44,9 +44,10 @@ def missed_words(count: int, noun: Literal["rounds", "launches"]) -> str:
 
 
 def mean_and_further(logs: Sequence[float]) -> tuple[float, float]:
-    """Return two means of the values together with `FURTHER` hypothetical ones.
+    """Return two means of the values together with `FURTHER` hypothetical values.
 
-    In the first mean these are as low as the lowest value, in the second as high as the highest.
+    In the first mean, the hypothetical values are as low as the lowest value, and in the second as high as the
+    highest.
     """
     total, count = math.fsum(logs), len(logs) + FURTHER
     return (total + FURTHER * min(logs)) / count, (total + FURTHER * max(logs)) / count
@@ -63,7 +64,7 @@ def agrees(verdict: Literal["faster", "slower", "equivalent"], logs: Sequence[fl
 
 
 def too_few_words(count: int, noun: Literal["rounds", "launches"]) -> str:
-    """Return why this number of rounds or launches cannot show that sides are equivalent. Empty if it can."""
+    """Return why this number of rounds or launches cannot show that sides are equivalent; empty if it can."""
     if count >= ROUNDS_TO_SEE:
         return ""
     alike = "typical rounds are alike" if noun == "rounds" else "both sides are alike"

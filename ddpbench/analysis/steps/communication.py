@@ -97,8 +97,8 @@ def transfer_results(cases: Sequence[CaseRun]) -> list[TransferResult]:
 class FittedLine:
     """A line of time over size, `latency` + bytes * `byte_s` in seconds, by least squares of relative errors.
 
-    Both are medians over the lines of single rounds, and the 95 % interval is that of the median latency. `misfit` is
-    the largest relative error at any size.
+    Latency and `byte_s` are medians over the lines of single rounds. The 95 % interval is that of the median latency.
+    `misfit` is the largest relative error at any size.
     """
 
     latency: Interval
@@ -106,7 +106,7 @@ class FittedLine:
     misfit: float
 
     def share(self, size: float) -> float | None:
-        """Return the share of latency in the time for `size` bytes, or None if the line does not fit."""
+        """Return the share of latency in the time for `size` bytes; None if the line does not fit."""
         whole = self.latency.value + self.byte_s * size
         if self.misfit > MOST_MISFIT or self.byte_s <= 0 or whole <= 0:
             return None
@@ -204,7 +204,7 @@ def _called(rounds: Sequence[Moved]) -> Interval:
 
 
 def _rate(factor: float | None, size: float, time: Interval) -> Interval | None:
-    """Return the bus bandwidth (bytes/s), or None if the factor is not known."""
+    """Return the bus bandwidth (bytes/s); None if the factor is not known."""
     if factor is None:
         return None
     low, high = (None if end is None else factor * size / end for end in (time.high, time.low))

@@ -29,9 +29,9 @@ LAST = "backward ends last"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Transfer:
-    """A rank's part in one transfer, with its moments in seconds from the step's start.
+    """A rank's part in one transfer. Its moments are seconds from the step's start.
 
-    It is queued at `ready_s`, leaves the queue at `left_s`, data flow from `begin_s`, and it is done at `end_s`.
+    The part is queued at `ready_s` and leaves the queue at `left_s`. Data flow from `begin_s` to `end_s`.
     """
 
     bucket: int
@@ -202,8 +202,8 @@ def _lane(rank: int, step: StepRecord, transfers: Sequence[Transfer], origin: in
 def _kept(lanes: Sequence[Lane], last: int | None, slowest: int) -> list[Lane]:
     """Return all lanes, or the most informative ones if there are too many.
 
-    These are rank 0, the slowest, those with the least, median and most computation, and the one whose backward ends
-    last, which the figure marks.
+    These are rank 0, the slowest rank, the ranks with the least, median and most computation, and the rank whose
+    backward ends last, which the figure marks.
     """
     if len(lanes) <= MOST_LANES:
         return list(lanes)

@@ -82,7 +82,7 @@ def losses(
 
 
 def of_rounds(rounds: Sequence[Mapping[str, float]], efficiency: float) -> dict[str, Interval]:
-    """Return the median of each loss over the rounds, and what the medians leave of 1 - efficiency as `rest`.
+    """Return the median of each loss over the rounds, and as `rest` what the medians leave of 1 - efficiency.
 
     `rest` has no interval.
     """
@@ -109,10 +109,10 @@ def _batch(timings: Iterable[Timing]) -> float:
 def waterfall_of(cases: Sequence[CaseRun]) -> Iterator[EfficiencyLoss]:
     """Yield the losses and the efficiency of strategies in the largest groups of comparable cases.
 
-    In each group, these are first the reference (see `reference_of`). Then come the other strategies that exchange
-    gradients at the same number of ranks, each at DDP's default cap or the smallest that was run. Cases are left out if
-    they or their base cases have no instrumented steps, or if they have no round in common. So are cases whose model is
-    computed by a different framework than the base case's.
+    In each group, the reference comes first (see `reference_of`). Then come the other strategies that exchange
+    gradients at the same number of ranks, each at DDP's default cap or the smallest that was run. Cases are left out
+    if they or their base cases have no instrumented steps, or if they have no round in common. So are cases whose
+    model is computed by a different framework than the base case's.
     """
     by_id = {run.case_id: run for run in cases}
     for members in compared_panels(cases):
@@ -170,7 +170,7 @@ def _by_round(run: CaseRun, base: CaseRun, alone: CaseRun | None) -> list[dict[s
 
 
 def _of_round(own: Timing, run: CaseRun, base: CaseRun, alone: CaseRun | None) -> dict[str, float] | None:
-    """Return the losses of one round, or None if a launch is missing or was not instrumented."""
+    """Return the losses of one round; None if a launch is missing or was not instrumented."""
     mine, ideal = _launch(run, own), _launch(base, own)
     if mine is None or ideal is None:
         return None
@@ -186,7 +186,7 @@ def _of_round(own: Timing, run: CaseRun, base: CaseRun, alone: CaseRun | None) -
 
 
 def _launch(run: CaseRun, own: Timing) -> tuple[Mapping[str, float], Timing] | None:
-    """Return the parts and the timing of the case's launch that is a pair with `own`, or None if either is missing."""
+    """Return the parts and the timing of the case's launch that is a pair with `own`; None if either is missing."""
     timing = next((theirs for _, theirs in pairs([own], run.timings)), None)
     parts = run.parts.by_round.get(own.round) if run.parts is not None else None
     return None if parts is None or timing is None else (parts, timing)

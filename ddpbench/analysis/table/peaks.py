@@ -26,7 +26,7 @@ from ddpbench.spec import OWN_TYPES, Case, grouping
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Peak:
-    """A model of GPU: a pattern that matches its name, and its dense peaks in 10^12 operations per second."""
+    """A model of GPU, with a pattern that matches its name, and its dense peaks in 10^12 operations per second."""
 
     name: str
     """Regular expression for the entire name that CUDA gives."""
@@ -37,7 +37,7 @@ class Peak:
     source: str
 
     def rate(self, kind: str) -> float | None:
-        """Return the peak (operations/s) in `bf16`, `fp16`, `float32` or `float64`, or None if the GPU lacks it."""
+        """Return the peak (operations/s) in `bf16`, `fp16`, `float32` or `float64`; None if the GPU lacks it."""
         value: float | None = getattr(self, kind, None)
         return None if value is None else value * 1e12
 
@@ -175,7 +175,7 @@ def _rate(name: str, kind: str) -> float | None:
 
 
 def mfu(case: Case, flops_per_sample: float | None, samples_per_s: float, peak: float | None) -> float | None:
-    """Return the share of the GPUs' peak rate that training reaches, or None if operations or peak are unknown."""
+    """Return the share of the GPUs' peak rate that training reaches; None if operations or peak are unknown."""
     if flops_per_sample is None or peak is None:
         return None
     return flops_per_sample * samples_per_s / (case.world_size * peak)

@@ -61,19 +61,19 @@ class CaseResult:
 
     @property
     def is_base(self) -> bool:
-        """Return whether the case is its own base case, so that its speed-up is 1."""
+        """Return whether the case is its own base case. Its speed-up is then 1 by definition."""
         return self.run.case_id == self.run.baseline_id
 
     @property
     def baseline(self) -> CaseRun | None:
-        """Return the case that the speed-up is relative to, or None if the run lacks it."""
+        """Return the case that the speed-up is relative to; None if the run lacks it."""
         return self.others.get(self.run.baseline_id)
 
     @property
     def types(self) -> str:
         """Return the number types of the parameters, joined by `+`.
 
-        For a user's class, they are those that a launch recorded.
+        For a user's class, these are the types that a launch recorded.
         """
         types = next((launch.types for launch in self.run.launches if launch.types), ())
         return "+".join(types) if self.case.dtype == OWN_TYPES and types else self.case.dtype
@@ -132,7 +132,7 @@ class CaseResult:
 
     @cached_property
     def ci_reached(self) -> bool | None:
-        """Return whether the case's interval is as narrow as the experiment requested, or None if nothing was timed."""
+        """Return whether the case's interval is as narrow as the experiment requested; None if nothing was timed."""
         if not self.timings:
             return None
         other = None if self.is_base or self.baseline is None else self.baseline.timings
@@ -157,8 +157,8 @@ class CaseResult:
     def compute_time(self) -> Interval | None:
         """Return the compute time (seconds per step) of independent ranks with the same computation as this case.
 
-        It is forward and backward. For a case that exchanges nothing, or whose model a framework other than torch
-        computes, it is the case's own time.
+        Compute time is forward and backward. For a case that exchanges nothing, or whose model a framework other than
+        torch computes, return the case's own compute time.
         """
         traits = traits_of(self.case)
         if not traits.exchanges or traits.engine != "torch":
@@ -190,13 +190,13 @@ class CaseResult:
 
     @property
     def flops_per_sample(self) -> float | None:
-        """Return the FLOPs of forward and backward per sample. None for a replay, which does not compute the model."""
+        """Return the FLOPs of forward and backward per sample; None for a replay, which does not compute the model."""
         proof = self.run.proof
         return proof.flops_per_sample if proof and self.case.compute == "real" else None
 
     @property
     def mfu(self) -> float | None:
-        """Return the share of the GPUs' peak rate that the case reaches, or None if unknown."""
+        """Return the share of the GPUs' peak rate that the case reaches; None if unknown."""
         if self.samples_per_s is None:
             return None
         peak = peak_of(self.case, self.machine)
@@ -253,7 +253,7 @@ class CaseResult:
 
     @cached_property
     def recovery(self) -> RecoveryCost | None:
-        """Return the costs of snapshots and failures, or None if the case trained without snapshots."""
+        """Return the costs of snapshots and failures; None if the case trained without snapshots."""
         return self.run.recovery
 
     @property
@@ -263,9 +263,10 @@ class CaseResult:
 
     @cached_property
     def loss_difference(self) -> tuple[float, int] | None:
-        """Return the largest relative difference of losses from uninterrupted training, and the fewest steps compared.
+        """Return the largest relative difference of losses from uninterrupted training, and how many steps count.
 
-        Launches are compared within a round. None if the run has no uninterrupted training to compare with.
+        Launches are compared within a round. The number of steps is the smallest of any launch. None if the run has
+        no uninterrupted training to compare with.
         """
         if self.case.recovery in ("off", "uninterrupted", "leave"):  # with fewer ranks, losses differ rightly
             return None
@@ -302,7 +303,7 @@ class CaseResult:
 
     @property
     def paced(self) -> Sequence[Pacing] | None:
-        """Return the pacing of each launch of a replay, or None if no launch recorded it."""
+        """Return the pacing of each launch of a replay; None if no launch recorded it."""
         return [launch.pace for launch in self.run.good if launch.pace is not None] or None
 
     @property
@@ -367,5 +368,5 @@ def _compute_times(cases: Sequence[CaseRun]) -> dict[GroupKey, Interval]:
 
 
 def _own_compute(run: CaseRun) -> Interval | None:
-    """Return the seconds per step for forward and backward, or None if nothing was instrumented."""
+    """Return the seconds per step for forward and backward; None if nothing was instrumented."""
     return run.parts.interval("forward", "backward") if run.parts is not None else None
