@@ -122,8 +122,9 @@ def _without_times(
 ) -> Launch:
     """Return a launch without the times of its steps.
 
-    It has what the launcher recorded at the launch's end. From the ranks' records it has the model (sizes, buckets,
-    memory, whether parameters were equal at the end), the ranks' hosts, and the traffic of the links between ranks.
+    The launch has the data that the launcher recorded at its end. From the ranks' records it has the model (sizes,
+    buckets, memory, whether parameters were equal at the end), the ranks' hosts, and the traffic of the links between
+    ranks.
     """
     start = next(iter(_starts(ranks)), None)
     buckets = next((record for rank in ranks.values() for record in reversed(rank.of(Buckets))), None)

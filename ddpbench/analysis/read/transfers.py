@@ -1,7 +1,7 @@
 """Times at which each rank's part in a transfer is queued, waits, and moves data. No other module defines them.
 
-A transfer is queued, leaves its rank's queue (`queues.py`), begins when data can flow, and ends (`flows.py`). What each
-means depends on the operation (`records/operations.py`).
+A transfer is queued, leaves its rank's queue (`queues.py`), begins when data can flow, and ends (`flows.py`). The
+definitions of these moments depend on the operation (`records/operations.py`).
 """
 
 from __future__ import annotations

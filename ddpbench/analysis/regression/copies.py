@@ -66,7 +66,7 @@ def _are_copies(first: Set[tuple[str, str]], second: Set[tuple[str, str]]) -> bo
 
 
 def _launches(side: Side) -> Iterator[tuple[str, str]]:
-    """Yield a key for each launch, which is unique because no clock measures equal times twice.
+    """Yield a key for each launch. Keys of different launches differ, because no clock measures equal times twice.
 
     An export of a run with failed launches numbers its rounds differently, and its times differ in their last digits.
     """

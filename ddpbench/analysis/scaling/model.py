@@ -43,7 +43,7 @@ LAW_NAMES: Mapping[Law, str] = {
 
 
 class Model:
-    """The scaling laws of one curve. They can be fitted to all rounds, or with equal weights to all but one."""
+    """The scaling laws of one curve, which are fitted to all rounds, or with equal weights to all rounds but one."""
 
     def __init__(self, curve: SpeedupCurve, candidates: Sequence[int]) -> None:
         self.curve = curve

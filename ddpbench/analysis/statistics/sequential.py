@@ -1,8 +1,9 @@
 """Intervals that hold however often they are checked, for comparisons that may end at any time.
 
-Two kinds of evidence against a mean m0 are averaged. If m0 is right, each exceeds 1/alpha at any number of values with
-probability at most alpha (Ville, 1939), and so does their average. The values m0 for which it stays below form an
-interval that is valid at all n at once (Lai, 1976).
+Two kinds of evidence against a mean m0 are averaged. If m0 is right, the probability that one kind ever exceeds
+1/alpha, at any number of values, is at most alpha (Ville, 1939). The same holds for the average of both kinds. The
+values m0 for which the average stays below 1/alpha form an interval that is valid at all numbers of values at once
+(Lai, 1976).
 
 **For normal values.** With mean m, deviation s and t = (m - m0) sqrt(n) / s, the Bayes factor for an effect of
 standard deviation c (in units of the values' own) against none is

@@ -19,9 +19,9 @@ A comparison's interval is wider if the run's rounds are correlated (`correlatio
 
 **A ratio** is the geometric mean of the ratios within pairs. Its interval is point * exp(+-h), where h is the t
 half-width of the logarithms. **A step time or a rate** is that of the median launch, and its interval is the sign
-test's (`median_launch`). If one launch in ten is slow, none of five is, 59 times in 100, and then no interval around
-the mean of the five covers the mean of all. `scipy.special` gives the quantiles: importing `scipy.stats` takes most of
-a second, and the interval of its `quantile_test` is not interpolated.
+test's (`median_launch`). An interval around the mean would be wrong: if one launch in ten is slow, five launches
+include no slow one in 59 of 100 cases, and then the interval does not cover the mean of all. Quantiles come from
+`scipy.special`, because importing `scipy.stats` takes most of a second, and its `quantile_test` does not interpolate.
 """
 
 from __future__ import annotations

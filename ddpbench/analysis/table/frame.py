@@ -77,8 +77,8 @@ def write_csv(frame: pd.DataFrame, run: RunDir) -> Path:
 def read_csv(path: Path) -> pd.DataFrame:
     """Read a table from its file, with its original dtypes.
 
-    Columns of a later version are kept, and columns that the file's version lacked are empty. Texts are as before
-    `csv_of`, except for control characters.
+    Columns of a later version are kept, and columns that the file's version lacked are empty. The escapes that
+    `csv_of` adds to texts are removed; only control characters are not restored.
 
     Raises:
         OSError: the file cannot be read.

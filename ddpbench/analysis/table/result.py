@@ -263,7 +263,7 @@ class CaseResult:
 
     @cached_property
     def loss_difference(self) -> tuple[float, int] | None:
-        """Return the largest relative difference of losses from uninterrupted training, and how many steps count.
+        """Return the largest relative loss difference from uninterrupted training, and the number of steps compared.
 
         Launches are compared within a round. The number of steps is the smallest of any launch. None if the run has
         no uninterrupted training to compare with.
