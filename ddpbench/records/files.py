@@ -98,12 +98,12 @@ def open_file(path: Path, most: int | None) -> int:
 
 
 def check_default(folder: Path, advice: str) -> Path:
-    """Check that no other user has created a default folder in the working directory, and return the folder.
+    """Check that no other user has put a default folder into a shared working directory, and return the folder.
 
     The owner of such a folder could replace what this user writes there, and so run code as this user.
 
     Raises:
-        OutputError: another user has created the folder; the message ends with `advice`.
+        OutputError: another user has put the folder there; the message ends with `advice`.
     """
     try:
         planted = is_planted(folder)

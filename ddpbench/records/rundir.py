@@ -55,7 +55,7 @@ MAX_PART = 255
 
 
 def checked_name(path: Path) -> Path:
-    """Check that a path is a directory, or can become one, for a run, and return the path.
+    """Check that a path is a directory, or could be created as one, and that a run can use it. Return the path.
 
     Raises:
         OutputError: a part of the path is too long or has a NUL; the path is not a directory; or the path has another
@@ -88,7 +88,7 @@ def _own_reports() -> Path:
     """Return the folder in which commands write by default.
 
     Raises:
-        OutputError: another user has created the folder.
+        OutputError: another user has put the folder into a shared working directory.
     """
     return check_default(_REPORTS, "name a folder of yours with --out")
 
@@ -97,7 +97,8 @@ def default_path(name: str) -> Path:
     """Return a command's default output path, which is in the folder `reports` in the working directory.
 
     Raises:
-        OutputError: another user has created that folder, or the user may not enter the working directory.
+        OutputError: another user has put `reports` into a shared working directory, or this user may not enter the
+            working directory.
     """
     if not os.access(".", os.X_OK):
         raise OutputError(
@@ -115,7 +116,7 @@ def make_parents(path: Path) -> None:
     Another user may have created `reports` since `default_path` checked.
 
     Raises:
-        OutputError: the path is a default path, and another user has created `reports`.
+        OutputError: the path is a default path, and another user has put `reports` into a shared working directory.
         OSError: the folders cannot be created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)

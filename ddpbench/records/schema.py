@@ -117,8 +117,8 @@ class Met:
 class Drift:
     """Time of a fixed computation before or after the measured steps, in old records. It is no longer written.
 
-    In recorded runs, its change during a launch did not correlate with the launch's deviation from others. Stolen
-    time does.
+    In recorded runs, the change of this time during a launch did not correlate with the launch's deviation from
+    others. Time stolen by other guests of the host did correlate.
     """
 
     kind: Literal["drift"] = "drift"
@@ -419,8 +419,9 @@ _DECISIVE = (("gradients", "sums"), ("update", "parameters"), ("share",))
 def why_unproved(proofs: Iterable[Proof]) -> str:
     """Return why the comparisons do not prove a strategy's training; empty if they do, or if it aggregates nothing.
 
-    If both gradients and updates are to be compared, neither proves the training alone. Types in which the user's
-    class cannot compute have no comparison of initial states. A reason for any other type takes precedence.
+    If both gradients and updates are to be compared, neither proves the training alone. A type in which the user's
+    class cannot compute has no comparison of initial states. If another type has a reason, that reason is returned
+    instead.
     """
     proofs = list(proofs)
     types = {each.dtype for each in proofs if each.compared == "initial state"}

@@ -70,9 +70,9 @@ def whiskers(axes: Axes, place: float, estimate: Interval) -> None:
 def over_bar(
     axes: Axes, place: float, name: str, value: str, *, ground: str = style.GROUND, **options: Any
 ) -> None:
-    """Write a row's name above the left end of its bar, and its value above the right end, at the y position `place`.
+    """Write a row's name at the left edge of the axes and its value at the right edge, above the row's bar.
 
-    A box in the colour `ground` covers grid lines behind the words.
+    `place` is the y position of the text. A box in the colour `ground` covers grid lines behind it.
     """
     for x, side, text, more in ((0.0, "left", name, {}), (1.0, "right", value, options)):
         axes.text(

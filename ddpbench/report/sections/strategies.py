@@ -206,9 +206,9 @@ def _bound_of(row: Row, bounds: Mapping[Hashable, Row]) -> Interval | None:
 
 
 def _beside(shown: Sequence[tuple[str, Row]], rows: Sequence[Row]) -> str:
-    """Return words on the throughput of independent ranks, and on whether it bounds the throughputs shown.
+    """Return words on the throughput of independent ranks, and on whether it is an upper bound for the cases shown.
 
-    The words do not call this throughput an upper bound if a throughput shown is above it. They are empty if the
+    If a case shown has a higher throughput, the words say so and do not call it an upper bound. They are empty if the
     cases have no bound, or different ones.
     """
     bounds = bounds_of(rows)
