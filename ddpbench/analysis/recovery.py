@@ -75,9 +75,9 @@ class Recovered:
     """
     recomputed_steps: int | None
     regained_s: float | None
-    """Seconds from the failure to the first step from which on steps are back at pace, on average up to the end.
+    """Seconds from the failure to the first step after which steps are at pace again, on average until the end.
 
-    At pace, a step takes at most `AT_PACE` times as long as before the failure. None if there is no such step.
+    At pace, a step takes at most `AT_PACE` times as long as before the failure. None if no step is like this.
     """
     joined_s: float | None
     """Seconds that training paused for a returning node, from the last step without the node to the first with it."""

@@ -182,7 +182,7 @@ def too_long(share: float) -> str:
 
 
 MOST_SHARED = 1.0
-"""Fraction of a step possibly spent waiting for shared cores from which on nothing is known about the wait."""
+"""Share of a step. If ranks may have waited for shared cores this long or longer, the wait is not mentioned."""
 FULL_SHARE = 0.9
 """Share of the cores' time above which the work of replaying sets a replay's pace, on any emulated network."""
 

@@ -54,7 +54,7 @@ class Interval:
         return Interval(1 / self.value, low, high)
 
     def exponential(self) -> Interval:
-        """Return the interval of the ratio of which this is the logarithm.
+        """Return exp of the value and of the ends, to get a ratio from its logarithm.
 
         Ends beyond the range of floats are infinite.
         """

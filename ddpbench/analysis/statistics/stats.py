@@ -144,7 +144,10 @@ def median_difference(a: Sequence[float], b: Sequence[float], alpha: float, *, m
 
 
 def _median(times: Sequence[float], alpha: float, least: float) -> Interval:
-    """Return the median with its interval at `alpha`. No ends if no interval covers it with probability `least`."""
+    """Return the median with its interval at `alpha`.
+
+    The interval has no ends if none covers the median with probability `least`.
+    """
     middle = statistics.median(times)
     at = _order_statistic(len(times), alpha, least)
     if at is None:

@@ -157,7 +157,10 @@ class From:
 
 @dataclass(frozen=True, slots=True)
 class PartReader(Generic[Part]):
-    """Access to a part of the results that a case may lack. Call it with a function that reads a value of the part."""
+    """Reads values from a part of the results, and returns None for cases that lack the part.
+
+    Call an instance with a function that reads a value of the part.
+    """
 
     part: Callable[[CaseResult], Part | None]
 
