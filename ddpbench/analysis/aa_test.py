@@ -27,7 +27,7 @@ from ddpbench.errors import RecordError
 from ddpbench.naming import Namer
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
-from ddpbench.spec.settings import MIN_ROUNDS, MOST_ROUNDS, MOST_ROUNDS_IN_TURN
+from ddpbench.spec.settings import MIN_ROUNDS, MOST_INTERLEAVED_ROUNDS, MOST_ROUNDS
 from ddpbench.units import format_about, format_at_most, format_seconds, format_two_digits
 
 TIMES_S = (60.0, 180.0, 480.0, 1800.0)
@@ -140,7 +140,7 @@ class NoiseResult:
         drift = format_two_digits(100 * drift_of(self.deviation_launches))
         shortest, longest = ((end / pairs) ** 2 if pairs else 1 for end in (low, high))
         level = f"{100 * (1 - ALPHA):g} % confidence, {100 * POWER:g} % power"
-        most = f"{MOST_ROUNDS_IN_TURN} at most interleaved, {MOST_ROUNDS:,} in a sweep"
+        most = f"{MOST_INTERLEAVED_ROUNDS} at most interleaved, {MOST_ROUNDS:,} in a sweep"
         none = f"- where under {MIN_ROUNDS} rounds fit, or none resolve it ({most})"
         deviation = f"{format_two_digits(100 * low)} and {format_two_digits(100 * high)} %"
         times = f"times may be {shortest:.1f} to {longest:.1f} times these; more --rounds tell it better"

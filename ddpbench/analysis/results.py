@@ -70,7 +70,7 @@ class StepParts:
     case_id: str
     parts: ByPart[Interval]
     overlapped_comm: Interval
-    """Communication hidden behind computation, and so not a part of the step."""
+    """Communication during computation, and so not a part of the step."""
     step_time_s: float
     launches: int
     instrumentation_overhead: float | None

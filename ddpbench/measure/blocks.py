@@ -19,7 +19,7 @@ MIN_BLOCK_STEPS = 10
 """Fewest steps of a timed block; `IN_TURN` and `REPLAYING` allow fewer."""
 BLOCKS_A_LAUNCH = 8
 """Blocks into which a launch's measured time is cut, if steps are fast enough."""
-BLOCKS_IN_TURN = 24
+INTERLEAVED_BLOCKS = 24
 """Blocks of a launch that takes turns with another launch. They are short, so that a disturbance of a second hits both.
 """
 WARMUP_SHARE = 0.2

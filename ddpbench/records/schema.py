@@ -299,9 +299,9 @@ class Gang:
     meeting_ns: Number
     met_ns: Number
     ready_ns: Number
-    """When the model was in its saved state, and the next step could begin."""
+    """When the snapshot was loaded, and the next step could begin."""
     built_ns: Number | None = None
-    """Time for making the model and the replica, before the saved state was loaded; older records lack this."""
+    """Time for making the model and the replica, before the snapshot was loaded; older records lack this."""
     step: Whole
     """Number of steps that were made before this gang, according to the snapshot."""
     samples: Whole

@@ -127,6 +127,13 @@ _TERMS: tuple[tuple[str, str], ...] = (
         ),
     ),
     (
+        "snapshot",
+        (
+            "Model, optimizer, random generators and place in the data, saved while training, so that training can "
+            "continue after a failure. A checkpoint is timed after training."
+        ),
+    ),
+    (
         "contention, coherency",
         (
             "Coefficients of the Universal Scalability Law for ranks that queue (α) and ranks that must agree in "

@@ -347,7 +347,7 @@ def measured_seconds(records: LaunchRecords) -> float:
 
 
 def waited_seconds(records: LaunchRecords) -> float:
-    """Return how long a launch's ranks waited for their turn in an alternating comparison, summed over ranks (s)."""
+    """Return how long a launch's ranks waited for their turn in an interleaved comparison, summed over ranks (s)."""
     return sum(_waited_ns(rank) for rank in records.ranks) / 1e9
 
 

@@ -102,7 +102,7 @@ MIN_ROUNDS = 5
 """Fewest rounds from which anything is concluded; with fewer, reports say "too few rounds"."""
 MOST_ROUNDS = int(limits.ROUNDS.high)
 """Most rounds of a sweep."""
-MOST_ROUNDS_IN_TURN = 500
+MOST_INTERLEAVED_ROUNDS = 500
 """Most rounds of an interleaved comparison."""
 
 

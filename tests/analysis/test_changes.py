@@ -728,7 +728,7 @@ def test_rounds_that_are_far_slower_leave_no_verdict_and_pass_no_gate(tmp_path: 
 
 
 @pytest.mark.parametrize(("rounds", "wider"), [(11, False), (12, True), (40, True)])
-def test_rounds_in_turn_that_are_alike_have_wider_intervals(rounds: int, wider: bool) -> None:
+def test_interleaved_rounds_that_are_alike_have_wider_intervals(rounds: int, wider: bool) -> None:
     slowly = [math.sin(number / 3) for number in range(rounds)]
     quickly = [math.sin(2.5 * number) for number in range(rounds)]
     assert wider_in_turn([dict(enumerate(quickly))]) == 1

@@ -29,7 +29,7 @@ from ddpbench.analysis.statistics.resolution import (
 from ddpbench.analysis.statistics.sequential import evidence
 from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, POWER, t_quantile
 from ddpbench.analysis.statistics.timings import Timing
-from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
+from ddpbench.spec.settings import MOST_INTERLEAVED_ROUNDS
 from tests.analysis.test_correlation import factors, noise
 
 RUNS = 1500
@@ -80,7 +80,7 @@ def test_the_promised_time_is_what_a_comparison_in_turn_takes(change: float, dev
     assert short is None or short > change
 
 
-def test_rounds_in_turn_are_more_than_those_of_a_sweep_whose_number_is_fixed() -> None:
+def test_interleaved_rounds_are_more_than_those_of_a_sweep_whose_number_is_fixed() -> None:
     """This is the cost of checking after every round; the fixed interval's promise would be broken by it."""
     fixed = rounds_to_resolve(0.03, lambda n: resolved_in_one_sweep(0.04, n))
     in_turn = InTurn(deviation=0.04, round_s=1.0).rounds_for(0.03)
@@ -191,7 +191,7 @@ def test_more_rounds_than_a_comparison_may_have_are_not_promised() -> None:
     plan = InTurn(deviation=0.3, round_s=1.0)
     assert plan.rounds_for(0.01) is None
     assert plan.time_for(0.01) is None
-    assert plan.resolved_in(1e6) == resolved_in_turn(0.3, MOST_ROUNDS_IN_TURN)
+    assert plan.resolved_in(1e6) == resolved_in_turn(0.3, MOST_INTERLEAVED_ROUNDS)
 
 
 def test_the_interval_of_a_deviation_covers() -> None:

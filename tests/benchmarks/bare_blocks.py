@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import torch.distributed as dist
 
-from ddpbench.measure.blocks import BLOCKS_IN_TURN, IN_TURN, AloneControl, Stepper, timed_blocks, warm_up
+from ddpbench.measure.blocks import IN_TURN, INTERLEAVED_BLOCKS, AloneControl, Stepper, timed_blocks, warm_up
 from ddpbench.measure.clock import HostClock
 from ddpbench.records import Block
 from ddpbench.runtime.turnstile import TURN, turn_from
@@ -58,7 +58,7 @@ def main() -> None:
     for _ in range(arguments.warmup):
         step()
     warm = warm_up(stepper, lambda: True, arguments.seconds, IN_TURN)
-    blocks = list(timed_blocks(stepper, arguments.seconds, warm.step_ns, IN_TURN, BLOCKS_IN_TURN))
+    blocks = list(timed_blocks(stepper, arguments.seconds, warm.step_ns, IN_TURN, INTERLEAVED_BLOCKS))
     if rank == 0:
         result = dict(zip(("step_s", "cpu_s", "minor_faults"), of_blocks(blocks), strict=True))
         arguments.out.write_text(json.dumps(result), encoding="utf-8")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ddpbench.analysis.regression.changes import rounds_in_turn
+from ddpbench.analysis.regression.changes import interleaved_rounds
 from ddpbench.launch.interleave.compare import changes_in
 from tests.benchmarks.conftest import ROOT, Say
 from tests.benchmarks.keeping import keep
@@ -52,7 +52,7 @@ def pairs_in(out: Path) -> Launch:
     """Return the step times of a comparison's rounds, new side first, seconds."""
     changes = changes_in(out)
     (base,), (new,) = changes.base.cases, changes.new.cases
-    rounds = rounds_in_turn(base.timings, new.timings)
+    rounds = interleaved_rounds(base.timings, new.timings)
     return Launch([(after.step_s, before.step_s) for before, after in rounds], 1)
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from ddpbench.measure.blocks import (
-    BLOCKS_IN_TURN,
     IN_TURN,
+    INTERLEAVED_BLOCKS,
     MIN_BLOCK_STEPS,
     REPLAYING,
     TRAINING,
@@ -228,7 +228,7 @@ def test_what_a_warm_up_waits_for_its_turn_is_not_its_share_of_the_time() -> Non
 def test_blocks_in_turn_are_short_and_as_many_as_are_asked_for() -> None:
     for step_ns, fewest, most in ((1_000_000, 23, 25), (30_000_000, 10, 12)):
         work, *_ = stepper(lambda _, step_ns=step_ns: step_ns)
-        found = list(timed_blocks(work, 1.0, step_ns, IN_TURN, BLOCKS_IN_TURN))
+        found = list(timed_blocks(work, 1.0, step_ns, IN_TURN, INTERLEAVED_BLOCKS))
         assert fewest <= len(found) <= most
         assert all(block.steps >= 3 for block in found)
         assert sum(block.end_ns - block.start_ns for block in found) == pytest.approx(1e9, rel=0.05)

@@ -1,4 +1,4 @@
-"""Breakdown of an instrumented step into computation, exposed or hidden communication, waiting, and data loading.
+"""Breakdown of an instrumented step into computation, exposed or overlapped communication, waiting, and data loading.
 
 `transfers.py` defines when a transfer is queued, waits and moves data. Every instant of a rank's step belongs to the
 first of these activities that is under way at that instant, so the parts add up to the step:

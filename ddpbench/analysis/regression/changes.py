@@ -380,7 +380,7 @@ def _compared_steps(a: CaseRun, b: CaseRun, *, paired: bool) -> tuple[Interval, 
 
     If the sides were interleaved (`paired`), only rounds that both sides have are compared.
     """
-    pairs = rounds_in_turn(a.timings, b.timings) if paired else []
+    pairs = interleaved_rounds(a.timings, b.timings) if paired else []
     base, new = zip(*pairs, strict=True) if pairs else (a.timings, b.timings)
     return geometric_mean(base), geometric_mean(new)
 
@@ -466,7 +466,7 @@ def _outcome(rounds: int, ratio: Interval, margin: float, fewest: int) -> _Outco
     return _Outcome(verdict, "", ratio, rounds, found.bound)
 
 
-def rounds_in_turn(base: Sequence[Timing], new: Sequence[Timing]) -> list[tuple[Timing, Timing]]:
+def interleaved_rounds(base: Sequence[Timing], new: Sequence[Timing]) -> list[tuple[Timing, Timing]]:
     """Return pairs of a base and a new launch, for the rounds that both sides have.
 
     Rounds that a later session has added to a side were not interleaved, and are left out.
@@ -551,7 +551,7 @@ def _logs_in_turn(a: CaseRun, b: CaseRun) -> dict[int, float]:
     """Return the logarithm of new divided by base time per sample, by round, for the rounds that both sides have."""
     return {
         base.round: math.log(new.sample_s / base.sample_s)
-        for base, new in rounds_in_turn(a.timings, b.timings)
+        for base, new in interleaved_rounds(a.timings, b.timings)
     }
 
 
@@ -648,7 +648,7 @@ def _parts(
         Variance(known.variance.value * one.shares, known.variance.df)
         for known, one in zip(drifts_of(*sides, drift), sides, strict=True)
     ]
-    in_turn = [base.round for base, _ in rounds_in_turn(a.timings, b.timings)]
+    in_turn = [base.round for base, _ in interleaved_rounds(a.timings, b.timings)]
     wider = wider_in_turn([_logs_in_turn(a, b)]) if paired else 1.0
     found: list[PartChange] = []
     for name in names:

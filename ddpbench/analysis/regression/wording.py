@@ -15,7 +15,7 @@ from ddpbench.analysis.statistics.resolution import DRIFT
 from ddpbench.analysis.statistics.tails import missed_words
 from ddpbench.escaping import escape_markdown, escape_markdown_code, markdown_row
 from ddpbench.naming import Namer
-from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
+from ddpbench.spec.settings import MOST_INTERLEAVED_ROUNDS
 from ddpbench.text_safety import command
 from ddpbench.units import (
     counted,
@@ -236,8 +236,8 @@ def _resolution(changes: Changes) -> list[str]:
         )
     elif all(one.in_turn is not None for one in changes.unresolved):
         found.append(
-            f"To resolve {wanted} takes more than {MOST_ROUNDS_IN_TURN} interleaved rounds, which are the most: make "
-            f"launches longer (budget.measured_s); {how}."
+            f"To resolve {wanted} takes more than {MOST_INTERLEAVED_ROUNDS} interleaved rounds, which are the most: "
+            f"make launches longer (budget.measured_s); {how}."
         )
     elif any(one.resolvable is not None for one in changes.unresolved if one.in_turn is None):
         found.append(

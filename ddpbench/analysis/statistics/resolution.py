@@ -31,7 +31,7 @@ from ddpbench.analysis.statistics.correlation import (
 from ddpbench.analysis.statistics.interval import WIDEST, Interval
 from ddpbench.analysis.statistics.sequential import half_width_in_deviations
 from ddpbench.analysis.statistics.stats import ALPHA, FEWEST, MIN_ROUNDS, POWER, t_quantile
-from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
+from ddpbench.spec.settings import MOST_INTERLEAVED_ROUNDS
 
 DRIFT = 0.04
 """Standard deviation of the logarithm of step time from one session to another, minutes or days later.
@@ -312,12 +312,12 @@ class InTurn:
         None if too few rounds fit.
         """
         rounds = rounds_in(seconds - self.begin_s, self.round_s)
-        return self._resolved(min(rounds, MOST_ROUNDS_IN_TURN), POWER)
+        return self._resolved(min(rounds, MOST_INTERLEAVED_ROUNDS), POWER)
 
     def rounds_for(self, change: float, power: float = POWER) -> int | None:
         """Return the number of rounds that resolve a change; None if it is above the limit for a comparison."""
         rounds = rounds_to_resolve(change, lambda n: self._resolved(n, power))
-        return rounds if rounds is not None and rounds <= MOST_ROUNDS_IN_TURN else None
+        return rounds if rounds is not None and rounds <= MOST_INTERLEAVED_ROUNDS else None
 
     def _resolved(self, rounds: int, power: float) -> float | None:
         return resolved_in_turn(self.deviation, rounds, self.alpha, power, self.correlation)

@@ -2,7 +2,7 @@
 
 Rounds are the replicates: a launch gives one number, its total time divided by its total steps or samples, and every
 interval here is over rounds, never over steps. Two cases are compared by the ratios within each round, because drift of
-the machine cancels in them. This holds only for launches that one session ran in turn (`pairs`).
+the machine cancels in them. This holds only for launches of one session (`pairs`).
 
 A comparison's interval is wider if the run's rounds are correlated (`correlation.py`). Sources:
 

@@ -117,7 +117,7 @@ _WAIT_TIME = _STEPS.measured(
 _OVERLAP_FRACTION = _STEPS.measured(
     "overlap_fraction{}",
     "1",
-    "fraction of communication hidden behind computation",
+    "fraction of communication that computation overlaps",
     _TRANSFERS(lambda parts: parts.overlap_interval()),
 )
 _TABLE: tuple[CsvColumn, ...] = (

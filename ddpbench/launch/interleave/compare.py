@@ -17,7 +17,7 @@ from ddpbench.records import RunDir
 from ddpbench.records.rundir import Made, checked_name, default_path, explain_os_error, make_dir
 from ddpbench.spec import Case
 from ddpbench.spec.overrides import whole_keys
-from ddpbench.spec.settings import MOST_ROUNDS_IN_TURN
+from ddpbench.spec.settings import MOST_INTERLEAVED_ROUNDS
 
 if TYPE_CHECKING:
     from ddpbench.analysis.regression import Change, Changes
@@ -99,8 +99,8 @@ def interleave(asked: ComparisonRequest, listener: ComparisonListener) -> Change
         LaunchError: a side cannot continue, or no case of it can be measured.
         OutputError: the directory cannot be written, or holds something else.
     """
-    if asked.fewest > MOST_ROUNDS_IN_TURN:
-        raise RequestError(f"--rounds {asked.fewest}: {MOST_ROUNDS_IN_TURN} are the most")
+    if asked.fewest > MOST_INTERLEAVED_ROUNDS:
+        raise RequestError(f"--rounds {asked.fewest}: {MOST_INTERLEAVED_ROUNDS} are the most")
     if asked.experiment.is_dir():
         raise RequestError(f"{asked.experiment} is a run directory: --interleave measures an experiment")
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
@@ -122,7 +122,7 @@ def interleave(asked: ComparisonRequest, listener: ComparisonListener) -> Change
         own = (
             *(
                 f"budget.rounds_min={asked.fewest}",
-                f"budget.rounds_max={MOST_ROUNDS_IN_TURN}",
+                f"budget.rounds_max={MOST_INTERLEAVED_ROUNDS}",
                 'budget.total="24 h"',
             ),
         )
@@ -142,7 +142,7 @@ def interleave(asked: ComparisonRequest, listener: ComparisonListener) -> Change
         )
 
     try:
-        turns.measure(asked.total_s, enough, rounds=(asked.fewest, MOST_ROUNDS_IN_TURN), seed=seed)
+        turns.measure(asked.total_s, enough, rounds=(asked.fewest, MOST_INTERLEAVED_ROUNDS), seed=seed)
     except (SideError, KeyboardInterrupt):  # a side that cannot start has reported why
         if not turns.made:
             made.remove()

@@ -78,7 +78,7 @@ def section(steps: StepResults, rows: Sequence[Row]) -> Section:
 
 def _picture(step: OneStep, row: Row, name: str) -> Picture:
     heading = _heading(step, name)
-    names = ["forward", "backward", "transfers hidden and exposed", "waits for other ranks"]
+    names = ["forward", "backward", "overlapped and exposed transfers", "waits for other ranks"]
     return Picture(
         file_name="one-step",
         heading=heading,

@@ -14,8 +14,8 @@ import torch.distributed as dist
 
 from ddpbench.measure.blocks import (
     BLOCKS_A_LAUNCH,
-    BLOCKS_IN_TURN,
     IN_TURN,
+    INTERLEAVED_BLOCKS,
     MAX_STEPS_UNTIL_READY,
     REPLAYING,
     TRAINING,
@@ -86,7 +86,7 @@ class Measurement:
         )  # ranks of other strategies don't wait for each other in each step
         short = IN_TURN if in_turn and in_step else TRAINING
         self._least = short if self._case.compute == "real" else REPLAYING
-        self._blocks = BLOCKS_IN_TURN if in_turn else BLOCKS_A_LAUNCH
+        self._blocks = INTERLEAVED_BLOCKS if in_turn else BLOCKS_A_LAUNCH
         self._distributed = dist.is_initialized() and training.strategy.uses_backend
         self._batches = self._batches_from_the_first()
         samples = training.share
