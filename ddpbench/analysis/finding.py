@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ddpbench.analysis.sentences import Sentence
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.judgement import CELLS
 from ddpbench.analysis.statistics.stats import shows_less, shows_more
+from ddpbench.spec.grouping import Label
+
+MOST_BENEATH = 2
+"""Largest number of qualifications in the line beneath an answer."""
 
 FindingKind = Literal[
     "claim",
@@ -55,7 +60,7 @@ class Finding:
     text: Sentence
     """The sentence, of 30 words at most. No code parses it."""
     tags: tuple[str, ...] = ()
-    """Qualifications of the sentence: links, computation, size, launches."""
+    """Qualifications of the sentence, the most important first: links, computation, size, launches."""
     evidence: str
     """Anchor of the report's section with the evidence: `scaling`, `breakdown`, `strategies`, `buckets`, ..."""
     verdict: FindingVerdict
@@ -97,3 +102,29 @@ class Finding:
     def line(self) -> str:
         """Return the sentence as plain text, followed by its qualifications in brackets."""
         return self.text.qualified(self.tags)
+
+    @property
+    def beneath(self) -> tuple[str, ...]:
+        """Return the most important qualifications of an answer, to show in a line of their own.
+
+        They are `MOST_BENEATH` at most; all labels together count as one.
+        """
+        labels = [tag for tag in self.tags if isinstance(tag, Label)]
+        others = [tag for tag in self.tags if not isinstance(tag, Label)]
+        return (*([", ".join(labels)] if labels else []), *others)[:MOST_BENEATH]
+
+    @property
+    def further(self) -> tuple[str, ...]:
+        """Return the qualifications that `beneath` leaves out."""
+        labels = any(isinstance(tag, Label) for tag in self.tags)
+        return tuple(tag for tag in self.tags if not isinstance(tag, Label))[MOST_BENEATH - labels :]
+
+
+def each_tag_once(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings, each without the tags that an earlier one has too."""
+    known: list[str] = []
+    found = []
+    for finding in findings:
+        found.append(replace(finding, tags=tuple(tag for tag in finding.tags if tag not in known)))
+        known += finding.tags
+    return found

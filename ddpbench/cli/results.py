@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ddpbench.analysis.finding import each_tag_once
 from ddpbench.analysis.statistics.estimands import MEDIAN, WITHIN_ROUNDS
 from ddpbench.cli.lines import aligned, columns_here, say, show
 from ddpbench.naming import Namer, columns
@@ -110,8 +111,11 @@ def sentences(summary: RunSummary) -> list[str]:
 
 
 def answered(summary: RunSummary) -> list[str]:
-    """Return the sentences on failed cases, then those of the answer."""
-    return [*failed(summary), *(one.line for one in summary.conclusions.answer)]
+    """Return the sentences on failed cases, then those of the answer, each with a line of qualifications."""
+    lines = failed(summary)
+    for one in each_tag_once(summary.conclusions.answer):
+        lines += [one.text, *([f"  {'; '.join(one.beneath)}"] if one.beneath else [])]
+    return lines
 
 
 def failed(summary: RunSummary) -> list[str]:

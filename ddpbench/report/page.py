@@ -14,7 +14,7 @@ from pathlib import Path
 import jinja2
 from markupsafe import Markup, escape
 
-from ddpbench.analysis.finding import Finding
+from ddpbench.analysis.finding import Finding, each_tag_once
 from ddpbench.analysis.findings.wording import LATE
 from ddpbench.analysis.sentences import but, headline
 from ddpbench.analysis.summary import RunSummary
@@ -139,7 +139,8 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: PictureFo
         .render(
             summary=summary,
             title=f"{summary.about.name} \N{MIDDLE DOT} ddpbench report",
-            answer=_anchored(_once(said.answer), found, shared),
+            answer=(answer := _anchored(each_tag_once(said.answer), found, shared)),
+            further=[text for finding, _ in answer for text in finding.further],
             findings=_anchored(
                 [one for one in said.findings if one not in said.answer],
                 found,
@@ -252,16 +253,6 @@ def _anchored(
         )
         for finding in findings
     ]
-
-
-def _once(answer: Iterable[Finding]) -> list[Finding]:
-    """Return the findings of an answer, each without the tags that an earlier one has too."""
-    known: list[str] = []
-    lines = []
-    for finding in answer:
-        lines.append(replace(finding, tags=tuple(tag for tag in finding.tags if tag not in known)))
-        known += finding.tags
-    return lines
 
 
 def _qualified_once(answer: Iterable[Finding]) -> set[str]:

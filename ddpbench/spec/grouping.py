@@ -363,10 +363,16 @@ def differing(cases: Iterable[Case], names: Iterable[str] = tuple(FACETS)) -> li
     return [name for name in names if len(set(map(_VALUES[name], every))) > 1]
 
 
-def qualifiers(case: Case) -> list[str]:
-    """Return words that must be shown with a case's numbers, such as `emulated 1 Gbit/s link` or `replayed`."""
+class Label(str):
+    """Words that must be shown with numbers, such as `emulated 1 Gbit/s link` or `replayed`."""
+
+    __slots__ = ()
+
+
+def qualifiers(case: Case) -> list[Label]:
+    """Return the words that must be shown with a case's numbers."""
     return [
-        _env_word(case) if name == "env_json" else facet.word(case)
+        Label(_env_word(case) if name == "env_json" else facet.word(case))
         for name, facet in FACETS.items()
         if facet.always_shown(case)
     ]

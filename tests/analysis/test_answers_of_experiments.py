@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +15,16 @@ from ddpbench.launch.catalog import TableCatalog
 from ddpbench.records import RunDir
 from ddpbench.spec import Case, Devices, expand, load_experiment
 from ddpbench.spec.claims import planned_claims
+from ddpbench.spec.grouping import Label
 from tests.analysis.test_time_to_loss import falling, rank
 from tests.recoveries import FailingLaunch, ranks_of, records_of
 from tests.synthetic import MS, RankLaunch, processes_of, write_launch, write_plan, write_sessions
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
+
+ANSWER = re.compile(r"(Yes|No|It depends|×?\d[\d.,]*)\b")
+"""The beginning of an answer."""
+NESTED = re.compile(r"\([^()]*\(")
 
 
 def step_ms(case: Case) -> float:
@@ -68,6 +74,16 @@ def test_an_experiment_has_an_answer_of_few_words(path: Path, tmp_path: Path) ->
     assert len(summary.conclusions.claims) == len(experiment.claims)
     assert all(one.pairs for one in summary.conclusions.claims)
     assert (summary.conclusions.answer[0].evidence == "claims") is bool(experiment.claims)
+    first = summary.conclusions.answer[0]
+    if first.kind in ("answer", "growth"):
+        assert ANSWER.match(first.text), first.text
+    for finding in summary.conclusions.answer:
+        assert len(finding.beneath) <= 2
+        assert not NESTED.search(finding.text), finding.text
+        parts = [", ".join(tag for tag in finding.tags if isinstance(tag, Label)), *finding.tags]
+        assert set(finding.beneath) <= set(parts)
+        labels = {tag for tag in finding.tags if isinstance(tag, Label)}
+        assert {*finding.beneath[bool(labels) :], *finding.further} == {*finding.tags} - labels
     for finding in (*summary.conclusions.answer, *summary.conclusions.findings):
         inexact = "another path of training" in finding.text and "compression=" in finding.text
         assert len(finding.text.split()) <= (32 if inexact else 30), finding.text

@@ -107,8 +107,10 @@ def test_the_columns_of_a_case(tmp_path: Path) -> None:
     assert row["evaluation_samples_per_s"] == pytest.approx(16 / 0.006)  # 8 samples per step and rank
     summary = summarize(run)
     sentence = summary.conclusions.answer[0].text
-    assert sentence.startswith("A checkpoint of DDP at 2 ranks takes 25.0 ms by rank 0: ")
-    assert sentence.endswith(" ms by rank 0: 1 % of the time every 347 steps.")  # 99 * 35 / 10, rounded up
+    start = (
+        "1 % of the time pays for a checkpoint of DDP at 2 ranks every 347 steps"  # 99 * 35 / 10, rounded up
+    )
+    assert sentence == f"{start}: it takes 25.0 ms by rank 0."
     (costs,) = framed(summary.checkpoints).to_dict("records")
     assert (costs["method"], costs["bytes"], costs["writers"]) == ("plain", 900, 1)
     assert (costs["checkpoints"], costs["launches"]) == (6, 3)

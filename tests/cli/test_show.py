@@ -58,10 +58,11 @@ def test_quiet_prints_failed_cases_and_the_answer(
     failing: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = write_run(tmp_path / "run", 6, failing=failing)
-    answer = [one.line for one in summarize(made).conclusions.answer]
+    (answer,) = summarize(made).conclusions.answer
+    assert answer.beneath
     assert run(["show", str(made.path), "-q"]) == failing
-    *failed, last = capsys.readouterr().out.splitlines()
-    assert [last] == answer
+    *failed, text, beneath = capsys.readouterr().out.splitlines()
+    assert (text, beneath) == (answer.text, f"  {'; '.join(answer.beneath)}")
     assert len(failed) == failing
     assert all("ValueError: made up" in line for line in failed)
 

@@ -39,7 +39,7 @@ def notes_of(table: Table) -> list[str]:
 def test_a_framework_of_its_own_is_not_told_as_faster_than_itself(frameworks: RunSummary) -> None:
     answer = frameworks.conclusions.answer[0].line
     assert answer.startswith(
-        "Use TF Mirrored at 2 ranks: 1.8 [1.7, 1.9] times the samples/s of one rank in torch"
+        "2 ranks with TF Mirrored train 1.8 [1.7, 1.9] times as fast as one rank in torch; "
     )
     assert "; 18 launches each; " in answer  # of 20 and 21, in which both ended well
     rows = rows_of(frameworks)

@@ -11,13 +11,13 @@ from ddpbench.analysis.findings.wording import fitting
 from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.summary import ClaimVerdict, DecidedClaim
 
-_HEADS: Mapping[ClaimVerdict, tuple[str, str, str, str]] = {
-    "holds": ("here it holds that", "it holds that", "that", "and that"),
-    "holds in part": ("here it holds in part that", "in part that", "that", "and that"),
-    "does not hold": ("here it does not hold that", "not that", "nor that", "nor that"),
-    "cannot tell": ("it cannot be told here whether", "it cannot be told whether", "whether", "or whether"),
+_HEADS: Mapping[ClaimVerdict, tuple[str, str, str]] = {
+    "holds": ("that", "that", "and that"),
+    "holds in part": ("in part that", "that", "and that"),
+    "does not hold": ("not that", "nor that", "nor that"),
+    "cannot tell": ("it cannot be told whether", "whether", "or whether"),
 }
-"""Words of each verdict: to begin a sentence, to continue one, before a further claim, and before the last claim."""
+"""Words of each verdict: before its first claim, before a further claim, and before the last claim."""
 _TELLING: Sequence[ClaimVerdict] = ("holds", "does not hold", "holds in part", "cannot tell")
 """Order in which verdicts are preferred if a sentence has no room for all of them."""
 _COUNTED: Mapping[ClaimVerdict, tuple[str, str]] = {
@@ -78,31 +78,42 @@ def _texts(claims: Sequence[DecidedClaim]) -> Iterator[str]:
     Claims with equal words differ in their cases or margins. If they share one verdict, they are named once. Otherwise
     no claim is named.
     """
+    holding = sum(one.verdict == "holds" for one in claims)
+    head = f"{holding} of {len(claims)} claims {_COUNTED['holds'][holding != 1]}"
     by_verdict = {verdict: [one.says for one in claims if one.verdict == verdict] for verdict in _HEADS}
     found = {verdict: list(dict.fromkeys(says)) for verdict, says in by_verdict.items() if says}
     if len({one.says for one in claims}) == sum(map(len, found.values())):
         for most in range(max(map(len, found.values())), 0, -1):
-            yield _named(found, found, most)
+            yield f"{head}: {_named(found, found, most)}"
         for count in range(len(found) - 1, 0, -1):
             for named in combinations(sorted(found, key=_TELLING.index), count):
-                yield _named(found, [verdict for verdict in found if verdict in named], 1)
-    counted_claims = _counts({verdict: len(by_verdict[verdict]) for verdict in found}, " here")
-    yield f"of {len(claims)} claims {counted_claims}"
+                yield f"{head}: {_named(found, [verdict for verdict in found if verdict in named], 1)}"
+    others: dict[ClaimVerdict, int] = {
+        verdict: len(by_verdict[verdict]) for verdict in found if verdict != "holds"
+    }
+    yield f"{head}: {_counts(others)}" if others else head
 
 
 def _named(
     by_verdict: Mapping[ClaimVerdict, Sequence[str]], named: Collection[ClaimVerdict], most: int
 ) -> str:
-    """Return a text with up to `most` claims of each verdict in `named`, and the number of claims left out."""
+    """Return a text with up to `most` claims of each verdict in `named`, and the number of claims left out.
+
+    If no claim that holds is named, those that hold are not counted, because the sentence begins with their number.
+    """
     parts: list[str] = []
     for verdict in named:
-        first, further, middle, last = _HEADS[verdict]
-        parts.append(f"{further if parts else first} {_in_a_row(by_verdict[verdict][:most], middle, last)}")
+        first, middle, last = _HEADS[verdict]
+        parts.append(f"{first} {_in_a_row(by_verdict[verdict][:most], middle, last)}")
     left = {
         verdict: len(says) - (min(most, len(says)) if verdict in named else 0)
         for verdict, says in by_verdict.items()
     }
-    rest = {verdict: count for verdict, count in left.items() if count}
+    rest = {
+        verdict: count
+        for verdict, count in left.items()
+        if count and (verdict != "holds" or "holds" in named)
+    }
     return "; ".join([*parts, *([_counts(rest, more=" more")] if rest else [])])
 
 
@@ -118,10 +129,9 @@ def _in_a_row(says: Sequence[str], middle: str, last: str) -> str:
     )
 
 
-def _counts(counts: Mapping[ClaimVerdict, int], after_first: str = "", more: str = "") -> str:
+def _counts(counts: Mapping[ClaimVerdict, int], more: str = "") -> str:
     """Return words for the number of claims per verdict: `1 more holds in part, 2 do not hold`."""
-    first, *others = [
+    return ", ".join(
         f"{count}{more if not number else ''} {_COUNTED[verdict][count > 1]}"
         for number, (verdict, count) in enumerate(counts.items())
-    ]
-    return ", ".join([f"{first}{after_first}", *others])
+    )

@@ -24,6 +24,7 @@ from ddpbench.analysis.findings.wording import (
     launch_tags,
     listed,
     listed_apart,
+    mostly_disturbed,
     name_of,
     one_bucket,
 )
@@ -42,7 +43,7 @@ from ddpbench.analysis.statistics.tails import missed_words
 from ddpbench.installed import with_features
 from ddpbench.naming import Namer, ranks_of
 from ddpbench.spec import Case, grouping
-from ddpbench.spec.grouping import PANEL, SCALE, VARIANT
+from ddpbench.spec.grouping import PANEL, SCALE, VARIANT, Label
 from ddpbench.strategies.traits import traits_of
 from ddpbench.units import counted, format_at_most
 
@@ -105,14 +106,17 @@ def _to_use(choices: Sequence[Choice], panels: Sequence[Case]) -> Finding | None
     places = _Places(choices, panels)
     text = _over_panels(choices, places) if several else _in_one(choices[0])
     rounds = min(one.rounds for one in choices)
+    ranked = [run for one in choices for run in one.ranked]
     return Finding(
         kind="answer",
         text=sentence(text),
         tags=(
-            *_limits(choices, places),
             *places.labels(choices),
+            *_undecided_at_most(choices, places),
+            *(mostly := mostly_disturbed(ranked)),
+            *_limits(choices, places),
+            *(one for one in conditions(ranked) if one not in mostly),
             *(one_bucket(choices[0].chosen) if len(choices) == 1 else ()),
-            *conditions([run for one in choices for run in one.ranked]),
             *launch_tags(rounds),
             *([missed_words(rounds, "launches")] if any(len(one.ranked) > 1 for one in choices) else ()),
         ),
@@ -165,12 +169,12 @@ class _Places:
             return f"{count} of {self.total} {self.noun}"
         return f"both {self.noun}" if count == 2 else f"all {count} {self.noun}"
 
-    def labels(self, choices: Sequence[Choice]) -> list[str]:
+    def labels(self, choices: Sequence[Choice]) -> list[Label]:
         """Return the labels that must accompany the choices' numbers, without settings that the text names."""
         said = {word for one in choices for word in self._names.apart(one.chosen.case, self.fields)}
         every = list(dict.fromkeys(word for one in choices for word in grouping.qualifiers(one.chosen.case)))
         return [word for word in every if word not in said] + (
-            ["emulated links"]
+            [Label("emulated links")]
             if any(one.chosen.case.fabric for one in choices) and "fabric" in self.fields
             else []
         )
@@ -179,39 +183,47 @@ class _Places:
 def _in_one(choice: Choice) -> str:
     """Return the text on which case to use if all cases are comparable, so that there is one panel."""
     name, ranks = called(choice.chosen, choice.ranked), counted(choice.world, "rank")
-    gain = f"{plain(choice.gain)} times {_base_rate([choice])}" if choice.gain is not None else ""
-    if choice.loses and choice.gain is not None:
-        return f"{_stay([choice])}: at {ranks} {name} trains {plain(choice.gain)} times its samples/s"
+    gain = f"{_gain(ranks, name, plain(choice.gain), [choice])}" if choice.gain is not None else ""
+    if choice.loses:
+        return f"{gain}: stay on one"
     if len(choice.ranked) == 1:
-        return f"at {ranks} {name} trains {gain}"
+        return gain
+    start = gain or f"{ranks} train fastest with {name}"
     names = Namer(run.case for run in choice.ranked)
     spoken = names.spoken_strategy(choice.chosen.case)
-    if choice.tied and gain and {run.case.strategy for run in choice.tied} == {choice.chosen.case.strategy}:
+    strategies = {run.case.strategy for run in choice.tied}
+    if strategies == {choice.chosen.case.strategy}:
         kinds = [
             ", ".join(names.details(run.case, (*VARIANT, *SCALE))) or spoken
             for run in (choice.chosen, *choice.tied)
         ]
-        start = f"use {spoken} at {ranks}: {gain}; "
+        start = (
+            _gain(ranks, spoken, plain(choice.gain), [choice])
+            if choice.gain is not None
+            else f"{ranks} train fastest with {spoken}"
+        )
         ends = (f"{listed(kinds)} cannot be told apart", f"{len(kinds)} kinds of it cannot be told apart")
-        return fitting(start + end for end in ends)
+        return fitting(f"{start}; {end}" for end in ends)
+    if choice.tied and choice.chosen is reference_of(choice.ranked):
+        other = "strategy" if choice.chosen.case.strategy not in strategies else "other case"
+        return (
+            f"{gain}; no {other} is shown to be faster"
+            if gain
+            else f"no {other} is shown to be faster than {name} at {ranks}"
+        )
     if choice.tied:
-        at = f", at {gain}," if gain else ""
-        start = f"no strategy wins at {ranks}: {name}{at} cannot be told"
-        return fitting(f"{start} apart from {words}" for words in _tied(choice))
-    start = f"use {name} at {ranks}{': ' if gain else ''}{gain}; "
-    return fitting(start + rest for rest in _rest(choice))
+        start = gain or f"no strategy is shown to be faster than {name} at {ranks}"
+        return fitting(f"{start}; {words} may be as fast or faster" for words in _tied(choice))
+    return fitting(f"{start}; {rest}" for rest in _rest(choice))
 
 
-def _base_rate(choices: Sequence[Choice]) -> str:
-    """Return words for the rate that gains are relative to.
+def _gain(ranks: str, name: str, gain: str, choices: Sequence[Choice]) -> str:
+    """Return the words on how many times as fast as one rank some ranks train with a strategy.
 
-    This is the rate of one rank in torch, even if the chosen case uses another framework.
+    The one rank trains in torch, even if the chosen case uses another framework.
     """
-    return "one rank's samples/s" if _all_torch(choices) else "the samples/s of one rank in torch"
-
-
-def _stay(choices: Sequence[Choice]) -> str:
-    return "stay on one rank" if _all_torch(choices) else "stay on one rank in torch"
+    one = "one rank" if _all_torch(choices) else "one rank in torch"
+    return f"{ranks} with {name} train {gain} times as fast as {one}"
 
 
 def _all_torch(choices: Sequence[Choice]) -> bool:
@@ -233,7 +245,9 @@ def _rest(choice: Choice) -> list[str]:
         return [f"a step of {called(run, choice.ranked)} {end}", f"the other's step {end}"]
     # The statement on all of them uses the intervals' ends, not estimates.
     least = min(ratio.value if ratio.low is None else ratio.low for _, ratio in others)
-    return [f"steps of the other {len(others)} take {takes_longer(Interval(value=least), bare=True)} or more"]
+    return [
+        f"steps of the other {len(others)} take at least {takes_longer(Interval(value=least), bare=True)}"
+    ]
 
 
 def _over_panels(choices: Sequence[Choice], places: _Places) -> str:
@@ -252,7 +266,7 @@ def _over_panels(choices: Sequence[Choice], places: _Places) -> str:
         [_part(key, members, places, short=short, same=same) for key, members in groups.items()]
         for short in (False, True)
     )
-    return fitting(f"{ranks}use {'; '.join(part)}" for part in parts)
+    return fitting(f"it depends: {ranks}use {'; '.join(part)}" for part in parts)
 
 
 def _part(
@@ -281,14 +295,14 @@ def _alike(name: str, world: int, choices: Sequence[Choice], places: _Places) ->
     span = " to ".join(dict.fromkeys(plain(end, bare=True) for end in (*ordered[:1], *ordered[-1:])))
     if name == "one rank":
         ranks = " or ".join(dict.fromkeys(counted(one.world, "rank") for one in choices))
-        return f"{_stay(choices)} on {where}: {ranks} train {span} times its samples/s"
-    base = _base_rate(choices)
-    gain = f": {span} times {base}" if gains else ""
+        one_rank = "one rank" if _all_torch(choices) else "one rank in torch"
+        return f"{ranks} train {span} times as fast as {one_rank} on {where}: stay on one"
     ranks = counted(world, "rank")
+    gain = _gain(ranks, name, span, choices) if gains else f"{ranks} train fastest with {name}"
     if all(len(one.ranked) == 1 for one in choices):
-        return f"at {ranks} {name} trains {span} times {base} on {where}"
+        return f"{gain} on {where}"
     rest = "the others are slower" if _all_best(choices) else "not all others are shown to be slower"
-    return f"use {name} at {ranks} on {where}{gain}; {rest}"
+    return f"{gain} on {where}; {rest}"
 
 
 def _all_best(choices: Sequence[Choice]) -> bool:
@@ -303,7 +317,6 @@ def _all_best(choices: Sequence[Choice]) -> bool:
 def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
     """Return phrases for the answer's limits, such as panels that are undecided and cases that were not compared."""
     return [
-        *_undecided_at_most(choices, places),
         *_slower_than_one_rank(choices, places),
         *_not_decided(choices, places),
         *_not_faster(choices, places),
@@ -320,12 +333,13 @@ def _undecided_at_most(choices: Sequence[Choice], places: _Places) -> Iterator[s
     )
     if worst is None or worst.most_behind is None:
         return
+    if worst.doubt is not None:
+        yield _undecided(worst, *worst.doubt)
     other = f"the fastest other's{places.where(worst)}"
     yield f"the step of {places.name(worst)} is at most {format_at_most(worst.most_behind - 1)} longer than {other}"
     if worst.doubt is not None:
         reasons = {_named_as(one) for one in choices if one.tied}
         yield from reasons if len(reasons) == 1 else ()
-        yield _undecided(worst, *worst.doubt)
 
 
 def _slower_than_one_rank(choices: Sequence[Choice], places: _Places) -> Iterator[str]:
@@ -381,7 +395,7 @@ def _named_as(choice: Choice) -> str:
 
 
 def _undecided(choice: Choice, other: CaseRun, doubt: Judgement) -> str:
-    """Return words for the precision of the least certain comparison, and for the number of rounds to decide it.
+    """Return words for the precision of the comparison with `other`, and for the number of rounds to decide it.
 
     The number assumes that further rounds scatter like the measured ones.
     """
@@ -393,9 +407,8 @@ def _undecided(choice: Choice, other: CaseRun, doubt: Judgement) -> str:
     known = format_at_most(math.sqrt(high / low) - 1)
     digits = 1 - math.floor(math.log10(needed))
     return (
-        f"launches scatter: the least certain of these ratios, that to {called(other, choice.ranked)}, is known to "
-        f"±{known} after {counted(doubt.rounds, 'round')}, and ±{MARGIN_WORDS} takes about "
-        f"{round(needed, digits):,.0f}"
+        f"{counted(doubt.rounds, 'round')} tell the least certain ratio, that to {called(other, choice.ranked)}, "
+        f"to ±{known}; ±{MARGIN_WORDS} takes about {round(needed, digits):,.0f} rounds"
     )
 
 
@@ -417,15 +430,16 @@ def _checkpoint(cases: Sequence[CaseRun]) -> Finding | None:
     run = max(able, key=lambda one: (one.case.world_size, traits_of(one.case).role == "reference"))
     costs = checkpoint_costs(run.case_id, [one.checkpoints for one in run.good], run.timings)
     steps = " and ".join(f"{cost.steps_for_small_share:,}" for cost in costs)
-    who = f"a checkpoint of {name_of(run)} at {ranks_of(run.case)}"
+    who = (
+        f"{100 * SMALL_SHARE:g} % of the time pays for a checkpoint of {name_of(run)} at {ranks_of(run.case)}"
+    )
     times = [
         [cost.cost.scaled(1e3) for cost in costs],
         [Interval(value=1e3 * cost.cost.value) for cost in costs],
     ]
     text = fitting(
-        f"{who} takes "
+        f"{who} every {steps} steps: it takes "
         + ", ".join(f"{plain(time)} ms {_BY[cost.method]}" for time, cost in zip(found, costs, strict=True))
-        + f": {100 * SMALL_SHARE:g} % of the time every {steps} steps"
         for found in times
     )
     return Finding(

@@ -40,18 +40,18 @@ def first_to_loss(cases: Sequence[CaseRun]) -> Finding | None:
         texts = [f"no case reached a loss of {target:g} in every launch"]
     elif len(family) == 1:
         texts = [
-            f"only {_who(family[0], group)} reached a loss of {target:g} in every launch, after {_time(family[0])}"
+            f"1 case reached a loss of {target:g} in every launch: {_who(family[0], group)}, after {_time(family[0])}"
         ]
     elif not judged or not ahead:
-        texts = [f"too few rounds tell who reaches a loss of {target:g} first"]
+        texts = [f"no case is shown to reach a loss of {target:g} first: too few rounds"]
     elif len(ahead) == 1:
         who = _who(ahead[0], group)
-        end = "all others that did in every launch take longer"
-        texts = [f"{who} reaches a loss of {target:g} first, after {_time(ahead[0])}; {end}"]
+        end = "all others that reach it in every launch take longer"
+        texts = [f"{_time(ahead[0])} is the shortest time to a loss of {target:g}, by {who}; {end}"]
     else:
         names = [f"{_who(run, group)} ({format_number(step_time(to_loss(run)).value)} s)" for run in ahead]
-        end = f"are first to a loss of {target:g}, and cannot be told apart"
-        texts = [f"{words} {end}" for words in (listed(names), counted(len(names), "case"))]
+        start = f"{counted(len(names), 'case')} are first to a loss of {target:g}, and cannot be told apart"
+        texts = [f"{start}: {listed(names)}", start]
     text = fitting(texts)
     unnamed = (", ".join(names),) if len(texts) > 1 and text == texts[-1] else ()
     rounds = min((len(to_loss(run)) for run in judged or family), default=0)

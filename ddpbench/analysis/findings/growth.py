@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.groups import grouped
-from ddpbench.analysis.findings.wording import called, conditions, fitting, launch_tags
+from ddpbench.analysis.findings.wording import called, conditions, launch_tags
 from ddpbench.analysis.network import formula_of, network_time, network_timings
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
@@ -60,23 +60,23 @@ def _finding(series: Sequence[_ByNodes], sizes: Sequence[int]) -> Finding | None
     if judged is None or judged.verdict != "slower":
         return None
     family = [one[most] for one in series]
-    grown = [_grown(one, few, most) for one in (least, worst)]
-    names = [called(one[most], family) for one in (least, worst)]
-    pairs = [
-        [
-            f"{_span(one, few, most)} with {name}{end}"
-            for one, name, end in zip((least, worst), names, ends, strict=True)
-        ]
-        for ends in (grown, ["", ""])
+    pair = (least, worst)
+    names = [called(one[most], family) for one in pair]
+    factors = [_times(_network_s(one[most]) / _network_s(one[few])) for one in pair]
+    spans = [
+        f"from {1e3 * _network_s(one[few]):,.0f} to {1e3 * _network_s(one[most]):,.0f} ms" for one in pair
     ]
-    start = f"from {few} to {most} nodes network time is"
-    texts = [f"{start} {' and '.join(spans)}" for spans in pairs]
+    text = (
+        f"{' and '.join(f'{factor} with {name}' for factor, name in zip(factors, names, strict=True))}: "
+        f"from {few} to {most} nodes a step's network time goes {' and '.join(spans)}"
+    )
     runs = [least[most], worst[most]]
     return Finding(
         kind="growth",
-        text=sentence(fitting(texts)),
+        text=sentence(text),
         tags=(
             f"at {most} nodes {names[1]} takes {plain(judged.ratio)} times as long",
+            *_theory(pair, few, most),
             "network time: while any rank transfers, computing or not",
             *grouping.qualifiers(worst[most].case),
             *conditions(runs, late=False),
@@ -92,24 +92,18 @@ def _network_s(run: CaseRun) -> float:
     return network_time(network_timings(run)).value
 
 
-def _span(series: _ByNodes, few: int, most: int) -> str:
-    return f"{1e3 * _network_s(series[few]):,.0f} to {1e3 * _network_s(series[most]):,.0f} ms"
-
-
-def _grown(series: _ByNodes, few: int, most: int) -> str:
-    """Return words for the growth of network time from `few` to `most` nodes, as measured and by the formula.
-
-    Empty for strategies without a formula.
-    """
-    _, least = formula_of(series[few].case, 1.0)
-    _, longest = formula_of(series[most].case, 1.0)
-    if not least or not longest:
-        return ""
-    times = [
-        f"×{number:.{0 if number >= 9.95 else 1}f}"
-        for number in (_network_s(series[most]) / _network_s(series[few]), longest / least)
+def _theory(pair: Sequence[_ByNodes], few: int, most: int) -> list[str]:
+    """Return words for the growth of network time by the formulas; none if a strategy has no formula."""
+    times = [(formula_of(one[few].case, 1.0)[1], formula_of(one[most].case, 1.0)[1]) for one in pair]
+    if not all(least and longest for least, longest in times):
+        return []
+    return [
+        f"theory: {' and '.join(_times(longest / least) for least, longest in times if least and longest)}"
     ]
-    return f" ({times[0]}; theory: {times[1]})"
+
+
+def _times(factor: float) -> str:
+    return f"×{factor:.{0 if factor >= 9.95 else 1}f}"
 
 
 def _judged(ordered: Sequence[CaseRun]) -> Judgement | None:

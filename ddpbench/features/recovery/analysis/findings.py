@@ -113,7 +113,7 @@ def recovery_finding(cases: Sequence[CaseRun]) -> Finding | None:
     )
     wrong = sum(cost.lost + cost.repeated for _, cost in costs)
     counts = (
-        f"{recoveries} of {counted(failures, 'failure')} recovered from, "
+        f"{recoveries} of {counted(failures, 'failure')} recovered from and "
         f"{'no sample' if not wrong else counted(wrong, 'sample')} lost or repeated"
     )
     timed = sorted(
@@ -129,14 +129,14 @@ def recovery_finding(cases: Sequence[CaseRun]) -> Finding | None:
         spans += (
             [f"when {RECOVERIES[last.case.recovery]}, {plain(most.total)} s"] if last is not first else []
         )
-        texts = [f"when {', '.join(spans)}; {counts}"]
+        texts = [f"{counts}: when {', '.join(spans)}"]
         if last is not first:
             ends = [
                 f"{value.value:.3g} s ({RECOVERIES[one.case.recovery]})"
                 for one, value in ((first, least.total), (last, most.total))
             ]
-            texts.append(f"a failure costs from {ends[0]} to {ends[1]}; {counts}")
-        texts += [f"when {spans[0]}; {counts}", counts]
+            texts.append(f"{counts}; a failure costs from {ends[0]} to {ends[1]}")
+        texts += [f"{counts}: when {spans[0]}", counts]
     run = timed[0][0] if timed else costs[0][0]
     return Finding(
         kind="answer",
