@@ -240,7 +240,7 @@ def _rest(choice: Choice) -> list[str]:
     others = choice.behind
     if len(others) == 1:
         run, ratio = others[0]
-        less = ": it trains less than one rank does" if run in choice.below_base else ""
+        less = ": it trains less than one rank" if run in choice.below_base else ""
         end = f"takes {takes_longer(ratio, bare=True)}{less}"
         return [f"a step of {called(run, choice.ranked)} {end}", f"the other's step {end}"]
     # The statement on all of them uses the intervals' ends, not estimates.
