@@ -139,8 +139,7 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: PictureFo
         .render(
             summary=summary,
             title=f"{summary.about.name} \N{MIDDLE DOT} ddpbench report",
-            answer=(answer := _anchored(each_tag_once(said.answer), found, shared)),
-            further=[text for finding, _ in answer for text in finding.further],
+            **_answer(said.answer, found, shared),
             findings=_anchored(
                 [one for one in said.findings if one not in said.answer],
                 found,
@@ -232,6 +231,15 @@ def _missing_from(sections: _Placed) -> Mapping[str, Sequence[int]]:
             for case_id in one.picture.missing:
                 affected.setdefault(case_id, []).append(one.number)
     return affected
+
+
+def _answer(
+    answer: Iterable[Finding], sections: Sequence[Section], shared: Collection[str]
+) -> Mapping[str, Sequence[object]]:
+    """Return the answer with anchors, and those of its qualifications that the lines beneath leave out."""
+    anchored = _anchored(each_tag_once(answer), sections, shared)
+    further = [tag for finding, _ in anchored for tag in finding.further]
+    return {"answer": anchored, "further": list(dict.fromkeys(further))}
 
 
 def _anchored(
