@@ -72,11 +72,11 @@ def environments_part(error: BaseException) -> str:
     if isinstance(error, UnicodeError) and (part := _encoding_part(error)):
         return part
     if isinstance(error, SystemExit):
-        return "; your code ends the process: leave that out, a sweep says when training is over"
+        return "; your code ends the process: remove that call, a sweep ends training itself"
     if _UNPICKLED.match(text_of(error)):
         return (
-            "; loader workers are given the dataset by pickle, which needs its class and functions at the top level of "
-            "a file: move them there, or set base.loader_workers = 0"
+            "; loader workers receive the dataset by pickle, which needs its class and functions at "
+            "the top level of a file: move them there, or set base.loader_workers = 0"
         )
     if isinstance(error, BlockingIOError):
         return limits_part("".join(traceback.format_exception(error)))
@@ -87,7 +87,8 @@ def _filters_part() -> str:
     if filters := os.environ.get("PYTHONWARNINGS", ""):
         return f"; PYTHONWARNINGS={filters} in the environment raises warnings as errors: unset it"
     return (
-        "; a warning filter raises it as an error: see warnings.simplefilter and filterwarnings in your code"
+        "; a warning filter in your code raises this warning as an error: see its calls of "
+        "warnings.simplefilter and filterwarnings"
     )
 
 
@@ -146,7 +147,7 @@ def limits_part(words: str) -> str:
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY or not _OF_MEMORY.search(words):
-        few = "; no more processes or threads may be started: raise the limit with ulimit -u"
+        few = "; the limit of processes and threads is reached: raise it with ulimit -u"
         few += ", or the container's limit of processes"
         return few if _OF_PROCESSES.search(words) else ""
     return f"; memory is limited to {limit >> 20} MiB of address space: raise the limit with ulimit -v"

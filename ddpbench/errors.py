@@ -143,10 +143,20 @@ class ServerGoneError(LaunchError):
     """True if a signal ended the server, so that a new one may last longer."""
 
 
+MOST_LISTED = 12
+"""A longer list of names would hide the suggestion in front of it."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error message on an unknown name: a suggestion of the nearest name, then all names."""
+    """Return the end of an error message on an unknown name: a suggestion of the nearest name, then all names.
+
+    If a name is near, a list of more than `MOST_LISTED` names is left out.
+    """
     names = sorted(set(map(on_one_line, known)))
-    return f"{meant(name, names)}known: {', '.join(names) if names else 'none'}"
+    guess = meant(name, names)
+    if guess and len(names) > MOST_LISTED:
+        return guess.rstrip()
+    return f"{guess}known: {', '.join(names) if names else 'none'}"
 
 
 def meant(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:

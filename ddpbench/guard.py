@@ -282,7 +282,7 @@ def guarded(
     if connection is not None:
         # The parent's death may not close the connection, because another process may have a copy of its end.
         die_with_parent(
-            parent, signal.SIGTERM, message=f"process {parent}, which started this guard, is gone"
+            parent, signal.SIGTERM, message=f"process {parent}, which started this guard process, has ended"
         )
     adopt_orphans()
     traces = Traces(folder)

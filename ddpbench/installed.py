@@ -203,4 +203,4 @@ def _of_packages(paths: Mapping[str, str]) -> str:
     if len(paths) == 1:
         return f"of the package {next(iter(paths.values()))}"
     packages = " and ".join(dict.fromkeys(sorted(paths.values())))
-    return f"of {packages}, and so refused: name it by its path, {' or '.join(map(repr, sorted(paths)))}"
+    return f"of {packages}, so it is ambiguous: name it by its path, {' or '.join(map(repr, sorted(paths)))}"

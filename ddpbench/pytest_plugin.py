@@ -90,7 +90,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--ddpbench-gate",
         metavar="PERCENT",
-        help="fail what is slower than --ddpbench-baseline by more than this, all of its interval; such as 3%%",
+        help="fail a test whose whole interval is slower than --ddpbench-baseline by more than this, such "
+        "as 3%%",
     )
     group.addoption(
         "--ddpbench-baseline",
@@ -218,7 +219,10 @@ def _too_old() -> str:
     """Return a clause on why this plugin cannot measure with the present pytest; empty if it can."""
     if _Key is not object:
         return ""
-    return f'needs pytest 8.3 or newer, and here is {pytest.__version__}: pip install "ddpbench[pytest]"'
+    return (
+        f"needs pytest 8.3 or newer, but {pytest.__version__} is installed; run: pip install "
+        '"ddpbench[pytest]"'
+    )
 
 
 class MeasuredTimer:
@@ -290,9 +294,12 @@ def ddp_benchmark(request: pytest.FixtureRequest) -> DdpBenchmark:
     if _too_old():
         _fail(f"ddp_benchmark {_too_old()}")
     if not _has_pytest_benchmark(request.config):
-        _fail('ddp_benchmark needs pytest-benchmark, and not -p no:benchmark: pip install "ddpbench[pytest]"')
+        _fail(
+            "ddp_benchmark needs pytest-benchmark: leave out -p no:benchmark, or run: pip install "
+            '"ddpbench[pytest]"'
+        )
     if _WITH_BENCHMARK in request.node.stash:
-        _fail("a test takes either ddp_benchmark or benchmark: write a test for each")
+        _fail("a test cannot use both ddp_benchmark and benchmark: write one test for each")
     timer = MeasuredTimer()
     given = request.node.get_closest_marker("benchmark")
     more = dict(given.kwargs) if given is not None else {}
@@ -322,7 +329,7 @@ class DdpBenchmark:
         Fails the test, with the reason, if the case cannot be measured, or if the test has measured a case before.
         """
         if self._benchmark._mode:
-            _fail("a test measures one case: write a test for each, or parametrize this one")
+            _fail("a test can measure only one case: write a test for each case, or parametrize this one")
         try:
             return self._measured(rounds, measured, settings)
         except BaseException:
@@ -557,7 +564,7 @@ def _listener(bench: _Bench) -> Listener:
 
 def _check_one(cases: int) -> None:
     if cases != 1:
-        _fail(f"ddp_benchmark measures one case, and these settings are {cases}")
+        _fail(f"ddp_benchmark measures one case, but these settings make {cases}")
 
 
 def _read(path: Path) -> _Measured:
@@ -624,9 +631,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--ddpbench-gate", None) is None:
         for name in ("baseline", "drift", "total", "turns"):
             if config.getoption(f"--ddpbench-{name}", None):
-                raise pytest.UsageError(
-                    f"--ddpbench-{name} is for the gate: give --ddpbench-gate, such as 3%"
-                )
+                raise pytest.UsageError(f"--ddpbench-{name} needs the gate: add --ddpbench-gate, such as 3%")
         return
     if _too_old():
         raise pytest.UsageError(f"--ddpbench-gate {_too_old()}")
@@ -636,7 +641,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     if config.getoption("numprocesses", None) or config.getoption("benchmark_disable", False):
         raise pytest.UsageError(
-            "--ddpbench-gate measures, which it cannot with --benchmark-disable or under pytest-xdist: leave one out"
+            "--ddpbench-gate cannot measure with --benchmark-disable or under pytest-xdist: leave that out, or the gate"
         )
     try:
         _stash(config)[_GATE] = _gate_of(config)
@@ -685,19 +690,22 @@ def _gate_of(config: pytest.Config) -> _Gate:
     words = config.getoption("--ddpbench-baseline")
     if not words:
         raise RequestError(
-            "--ddpbench-gate needs --ddpbench-baseline: a FILE that --benchmark-json=FILE has written, or a side "
+            "--ddpbench-gate needs --ddpbench-baseline: a file that --benchmark-json=FILE has written, or a side "
             "to interleave with, such as ref=main"
         )
     sides = [word for word in words if is_side_word(word)]
     if not sides:
         if config.getoption("--ddpbench-turns"):
-            raise RequestError("--ddpbench-turns is for an interleaved baseline, such as ref=main")
+            raise RequestError(
+                "--ddpbench-turns needs an interleaved baseline, such as --ddpbench-baseline ref=main"
+            )
         storage = str(config.getoption("benchmark_storage", "")).removeprefix("file://") or ".benchmarks"
         return replace(gate, saved=read_baselines(words, Baselines(Path(storage))))
     if len(sides) < len(words):
         saved = next(word for word in words if word not in sides)
         raise RequestError(
-            f"--ddpbench-baseline: {saved} was saved, and {sides[0]} is to be interleaved: give one kind"
+            f"--ddpbench-baseline: {saved} is a saved file, but {sides[0]} is interleaved: give only one kind of "
+            "baseline"
         )
     return replace(gate, in_turn=beside_this_code(words))
 
@@ -776,8 +784,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     )
     if seen:
         terminalreporter.write_line(
-            f"ddpbench: {seen} test{'s' if seen > 1 else ''} ran once and measured nothing, as benchmarks are disabled "
-            "(--benchmark-disable, or pytest-xdist)"
+            f"ddpbench: {seen} test{'s' if seen > 1 else ''} ran once without measuring, because "
+            "benchmarks are disabled (--benchmark-disable, or pytest-xdist)"
         )
     bench = _stash(config).get(_BENCH, None)
     if _GATE not in _stash(config):
@@ -792,8 +800,8 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     undecided = sum(found.undecided for found in gated)
     if undecided:
         terminalreporter.write_line(
-            f"undecided: {undecided} of the {len(gated)} tests measured; they are shown neither to be slower than the "
-            "gate allows nor to be within it: they do not fail, and do not count as passed"
+            f"undecided: {undecided} of the {len(gated)} tests measured. Their intervals are neither "
+            "wholly beyond the gate nor wholly within it, so they neither fail nor count as passed"
         )
     if not any(found.judged for found in gated):
-        terminalreporter.write_line("nothing could be judged: the gate has not been passed")
+        terminalreporter.write_line("no test could be judged, so the gate was not passed")

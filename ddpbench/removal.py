@@ -45,7 +45,8 @@ class ExchangedError(OSError):
     def __init__(self, path: str) -> None:
         super().__init__(
             errno.ESTALE,
-            "another folder was put in its place while it was made: work in a folder in which nobody else can rename",
+            "another folder replaced it while it was being made: work in a folder where nobody else "
+            "can rename files",
             path,
         )
 
@@ -235,7 +236,7 @@ class _Removal:
         return found.st_uid in self._owners
 
     def _leave(self, path: Path) -> bool:
-        tell(f"ddpbench: {path} is left: another user may have put it there")
+        tell(f"ddpbench: {path} was not removed, because another user may have put it there")
         return False
 
 

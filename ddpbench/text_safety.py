@@ -122,7 +122,7 @@ def why_not_read(text: str) -> str:
     if len(text) > MOST_TOML_BYTES:
         return TOO_LARGE_TOML
     return (
-        f"has a key of too many parts: at most {_MOST_PARTS} may stand in one" if has_long_key(text) else ""
+        f"has a key with too many parts; a key must have {_MOST_PARTS} at most" if has_long_key(text) else ""
     )
 
 

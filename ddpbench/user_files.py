@@ -67,7 +67,7 @@ def load_class(name: str, able: Callable[[object, ModuleType], bool], *, first: 
     except SystemExit as error:
         parses = any(Path(at.filename).stem == "argparse" for at in extract_tb(error.__traceback__))
         empty = " (it reads the command line, which is empty here)" if parses else ""
-        advice = f'{empty}; what a script does when it is started belongs under if __name__ == "__main__":'
+        advice = f'{empty}; move what the script runs when started under if __name__ == "__main__":'
         raise ImportError(f"{head} cannot be imported: it ends the process{advice}") from error
     except Exception as error:
         relative = head.endswith(".py") and "relative import" in str(error)
@@ -299,7 +299,7 @@ def _module_of_file(name: str, *, first: bool) -> ModuleType:
     key = path.stem
     if key in sys.modules or key in sys.stdlib_module_names:
         if first:
-            raise ImportError(f"it would hide the module {key}, which others need: rename the file")
+            raise ImportError(f"it would hide the module {key}, which other code needs: rename the file")
         key = own_name
     _AS_OF[path] = as_of
     return _executed(key, path)

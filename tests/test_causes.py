@@ -203,8 +203,8 @@ def test_what_a_loader_worker_cannot_be_given_is_reported_with_what_to_do() -> N
 
 
 OF_PROCESSES = (
-    "; no more processes or threads may be started: raise the limit with ulimit -u, or the container's limit of "
-    "processes"
+    "; the limit of processes and threads is reached: raise it with ulimit -u, or the container's "
+    "limit of processes"
 )
 UNAVAILABLE = "Resource temporarily unavailable"
 FORKED = """  File "/usr/lib/python3.12/subprocess.py", line 1885, in _execute_child

@@ -313,6 +313,6 @@ def test_a_case_that_is_there_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_many_variables_is_refused_at_once() -> None:
-    with patience(), pytest.raises(RequestError, match="give an absolute folder on the nodes"):
+    with patience(), pytest.raises(RequestError, match="give an absolute path on the nodes"):
         Request(sizes=(1,), ranks_per_node=1, local="/" + "$aaa" * 1_000 + "!")
     assert Request(sizes=(1,), ranks_per_node=1, local="/scratch/$USER/${JOB}_x-1.d$a").local

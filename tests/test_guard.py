@@ -177,7 +177,7 @@ guard.guarded(connection, parent, Path(sys.argv[1]), work)
         ("fails", 1, "SystemExit: 1"),
         ("terminated while it says why", 128 + signal.SIGTERM, ""),
         ("terminated", 128 + signal.SIGTERM, ""),
-        ("orphan", 1, "process 1, which started this guard, is gone"),
+        ("orphan", 1, "process 1, which started this guard process, has ended"),
     ],
 )
 def test_why_a_process_behind_a_guard_ended_is_said_or_its_exit_code_tells(

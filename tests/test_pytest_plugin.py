@@ -158,7 +158,7 @@ def test_where_no_baseline_has_a_test_the_gate_has_not_been_passed(suite: Path) 
     assert "1 undecided" in nothing.stdout
     assert "passed" not in nothing.stdout.splitlines()[-1]
     assert "test_step[1]: not comparable: no baseline has it" in nothing.stdout
-    assert "nothing could be judged: the gate has not been passed" in nothing.stdout
+    assert "no test could be judged, so the gate was not passed" in nothing.stdout
 
 
 RECORDED = """
@@ -301,7 +301,9 @@ def test_a_second_case_in_a_test_is_refused_before_it_is_measured(suite: Path) -
     (suite / "tests" / "test_steps.py").write_text(f"def test_two(ddp_benchmark):\n{call}{call}")
     done = run_pytest(suite)
     assert "1 failed" in done.stdout
-    assert "a test measures one case: write a test for each, or parametrize this one" in done.stdout
+    assert (
+        "a test can measure only one case: write a test for each case, or parametrize this one" in done.stdout
+    )
     assert "FixtureAlreadyUsed" not in done.stdout
 
 
@@ -368,7 +370,7 @@ def test_disabled_it_only_sees_that_it_works(suite: Path) -> None:
     shown = re.findall(r"^.*ddpbench: .*$", done.stdout, re.MULTILINE)
     assert any(re.search(r"ddp .*: proof ok$", line) for line in shown), "progress, as -s asks for output"
     assert any(re.search(r"ddp .*: round 1 ok, [\d.,]+ samples/s$", line) for line in shown)
-    assert "ddpbench: 1 test ran once and measured nothing" in done.stdout
+    assert "ddpbench: 1 test ran once without measuring" in done.stdout
     refused = run_pytest(suite, "--benchmark-disable", "-k", "test_typo")
     assert "1 failed" in refused.stdout
     assert "ran once" not in refused.stdout
@@ -388,7 +390,7 @@ def test_a_test_that_takes_both_fixtures_is_refused(suite: Path, fixtures: str) 
         f"def test_both({fixtures}):\n    benchmark(int)\n    ddp_benchmark(workload='mlp:small')\n"
     )
     done = run_pytest(suite)
-    assert "a test takes either ddp_benchmark or benchmark: write a test for each" in done.stdout
+    assert "a test cannot use both ddp_benchmark and benchmark: write one test for each" in done.stdout
     assert "1 error in" in done.stdout
 
 
@@ -419,7 +421,7 @@ def test_two_at_once_wait_for_each_other(suite: Path) -> None:
     done = run_pytest(suite, "-n", "2", "-k", "test_step and not typo")
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
-    assert "2 tests ran once and measured nothing" in done.stdout
+    assert "2 tests ran once without measuring" in done.stdout
 
 
 def test_a_gate_that_could_not_fail_is_refused(suite: Path) -> None:
@@ -429,9 +431,12 @@ def test_a_gate_that_could_not_fail_is_refused(suite: Path) -> None:
             "--ddpbench-baseline python=none: not a program",
         ),
         (("--ddpbench-gate=3%", "--ddpbench-baseline=main", "-n", "2"), "under pytest-xdist"),
-        (("--ddpbench-gate=3%", "--ddpbench-baseline=main", "--benchmark-disable"), "leave one out"),
-        (("--ddpbench-turns=launches",), "--ddpbench-turns is for the gate"),
-        (("--ddpbench-total=abc",), "--ddpbench-total is for the gate"),
+        (
+            ("--ddpbench-gate=3%", "--ddpbench-baseline=main", "--benchmark-disable"),
+            "leave that out, or the gate",
+        ),
+        (("--ddpbench-turns=launches",), "--ddpbench-turns needs the gate"),
+        (("--ddpbench-total=abc",), "--ddpbench-total needs the gate"),
         (
             ("--ddpbench-gate=3%", "--ddpbench-gate", "5%"),
             "--ddpbench-gate: given twice, as '3%' and '5%'; give it once",
@@ -460,7 +465,7 @@ def test_a_gate_in_the_projects_settings_lets_editors_collect(suite: Path) -> No
     for words in (("--collect-only",), ("--setup-plan",)):
         done = run_pytest(suite, *words, "-k", "test_step")
         assert done.returncode == 0, (words, done.stdout + done.stderr)
-        assert "gate has not been passed" not in done.stdout
+        assert "gate was not passed" not in done.stdout
 
 
 def test_both_plugins_may_be_named_where_none_loads_by_itself(suite: Path) -> None:
@@ -488,16 +493,16 @@ def test_the_command_line_replaces_an_option_of_the_projects_settings(suite: Pat
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"baseline": []}, "needs --ddpbench-baseline: a FILE"),
+        ({"baseline": []}, "needs --ddpbench-baseline: a file"),
         ({"baseline": ["nightly"]}, "nor a baseline saved in kept/.*; saved there: 0001_main"),
         ({"baseline": ["none.json"]}, "'none.json' is neither a run directory nor a file here"),
         ({"baseline": ["empty.json"]}, "it is empty"),
         (
             {"baseline": ["main", "ref=main"]},
-            "main was saved, and ref=main is to be interleaved: give one kind",
+            "main is a saved file, but ref=main is interleaved: give only one kind",
         ),
         ({"baseline": ["main", "0001"]}, "given twice"),
-        ({"baseline": ["main"], "turns": "launches"}, "is for an interleaved baseline"),
+        ({"baseline": ["main"], "turns": "launches"}, "needs an interleaved baseline"),
         ({"baseline": ["ref=main"]}, "is in no git repository"),
         ({"baseline": ["path=none"]}, "the folder does not exist"),
         ({"baseline": ["."]}, "both sides are the same"),
@@ -670,7 +675,7 @@ def test_without_torch_a_test_says_what_to_install(suite: Path) -> None:
     )
     done = run_pytest(suite, "-k", "test_step and 1")
     assert done.returncode == 1, done.stdout
-    assert "torch is not installed in this environment: pip install torch" in done.stdout
+    assert "torch is not installed in this environment; run: pip install torch" in done.stdout
 
 
 def test_importing_the_plugin_imports_neither_torch_nor_pandas() -> None:
@@ -711,7 +716,7 @@ def test_people_with_a_pytest_of_before_7_can_still_run_their_own_tests(suite: P
 
     done = run("-k", "own or typo")
     assert "1 passed" in done.stdout, done.stdout + done.stderr
-    assert "ddp_benchmark needs pytest 8.3 or newer, and here is" in done.stdout
+    assert "ddp_benchmark needs pytest 8.3 or newer, but" in done.stdout
     gate = run("--ddpbench-gate=3%", "--ddpbench-baseline=main")
     assert gate.returncode == 4
     assert "--ddpbench-gate needs pytest 8.3 or newer" in gate.stderr

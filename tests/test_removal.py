@@ -70,11 +70,11 @@ def test_what_another_user_owns_is_left_with_all_that_is_in_it_and_said(
     assert not remove_tree(tree)
     assert names(tree) == {"sub", "deep", "file", "link", "theirs"}
     said = capfd.readouterr().err
-    assert f"ddpbench: {tree}/sub is left: another user may have put it there" in said
-    assert f"ddpbench: {tree}/theirs is left" in said
+    assert f"ddpbench: {tree}/sub was not removed, because another user may have put it there" in said
+    assert f"ddpbench: {tree}/theirs was not removed" in said
     os.chown(tree, NOBODY, NOBODY)
     assert not remove_tree(tree)
-    assert f"ddpbench: {tree} is left" in capfd.readouterr().err
+    assert f"ddpbench: {tree} was not removed" in capfd.readouterr().err
 
 
 @as_root
@@ -139,7 +139,7 @@ def test_a_folder_that_takes_a_new_ones_place_is_told_from_it(
         os.chown(folder, NOBODY, NOBODY)
     tmp_path.chmod(0o777)
     monkeypatch.setattr(os, "mkdir", Exchanging(tmp_path, "new", other))
-    with pytest.raises(ExchangedError, match="another folder was put in its place while it was made"):
+    with pytest.raises(ExchangedError, match="another folder replaced it while it was being made"):
         make(tmp_path / "new")
     assert (tmp_path / "new").exists()
 

@@ -71,6 +71,14 @@ def test_each_known_name_is_named_once() -> None:
     assert nearest("nope", ["gpt", "mlp", "gpt"]) == "known: gpt, mlp"
 
 
+def test_a_near_name_hides_a_list_only_if_the_list_is_long() -> None:
+    few = [f"name{number:02}" for number in range(12)]
+    assert nearest("naem03", few) == f"did you mean 'name03'? known: {', '.join(few)}"
+    many = [*few, "name12"]
+    assert nearest("naem03", many) == "did you mean 'name03'?"
+    assert nearest("else", many) == f"known: {', '.join(many)}"
+
+
 @pytest.mark.parametrize("text", ["\U0001f680/train.py:Mine", 'a "b" \\ \x7f\x01\n\t', "é\u2028", ""])
 def test_a_text_is_written_as_toml_reads_it(text: str) -> None:
     assert tomllib.loads(f"a = {toml_text(text)}") == {"a": text}

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from ddpbench.cli import (
     baseline,
@@ -132,7 +132,9 @@ def _end_without_threads(code: int) -> None:
         time.sleep(_PATIENCE_S)
         with contextlib.suppress(OSError):
             for one in _left_running():
-                _tell(f"ddpbench: {_whose(one)} still ran, and was ended: start it as a daemon")
+                _tell(
+                    f"ddpbench: {_whose(one)} was still running at exit and was ended: start it as a daemon"
+                )
                 if not isinstance(one, threading.Thread):
                     one.terminate()
             sys.stderr.flush()
@@ -207,7 +209,7 @@ def _ended(argv: list[str] | None) -> int:
     except RuntimeError as error:  # raised by Path.resolve before Python 3.13
         if not str(error).startswith("Symlink loop"):
             raise
-        _tell(f"ddpbench: {on_one_line(str(error))}: links that lead in a circle lead to no file")
+        _tell(f"ddpbench: {on_one_line(str(error))}: its symbolic links lead in a circle")
         return exit_codes.REQUEST
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED
@@ -320,8 +322,9 @@ def _check_address_space() -> None:
         from ddpbench.units import format_bytes
 
         raise RequestError(
-            f"memory is limited to {format_bytes(limit)} of address space, and a command needs at least "
-            f"{format_bytes(_LEAST_ADDRESS_SPACE)}, ranks with torch several GiB: raise the limit with ulimit -v"
+            f"memory is limited to {format_bytes(limit)} of address space. A command needs at least "
+            f"{format_bytes(_LEAST_ADDRESS_SPACE)}, and ranks with torch need several GiB: raise the "
+            "limit with ulimit -v"
         )
 
 
@@ -361,13 +364,11 @@ def _check_readable(word: str) -> None:
     surrogates = any("\ud800" <= one <= "\udfff" for one in word)
     if surrogates and "\0" not in word and _is_utf8(word):
         raise RequestError(
-            f"argument {shortened(word)} is UTF-8, which Python does not read here (its encoding is "
-            f"{sys.getfilesystemencoding()}): set PYTHONUTF8=1, or a locale such as LC_ALL=C.UTF-8"
+            f"argument {shortened(word)} is UTF-8, but Python reads {sys.getfilesystemencoding()} here: "
+            "set PYTHONUTF8=1, or a locale such as LC_ALL=C.UTF-8"
         )
     if "\0" in word or surrogates:
-        raise RequestError(
-            f"argument {shortened(word)} holds a NUL or bytes that are not UTF-8: write it without"
-        )
+        raise RequestError(f"argument {shortened(word)} has a NUL or bytes that are not UTF-8: remove them")
 
 
 def _is_utf8(word: str) -> bool:
@@ -390,9 +391,9 @@ class _Parser(argparse.ArgumentParser):
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         """Refuse empty values and `--flag=--`, which argparse reads as an empty list."""
         if "" in arg_strings and action.nargs != argparse.PARSER:
-            raise argparse.ArgumentError(action, "an empty text was given: give a value, or leave it out")
+            raise argparse.ArgumentError(action, "the value is empty: give one, or leave the option out")
         if arg_strings == ["--"] and action.nargs is None and action.option_strings:
-            raise argparse.ArgumentError(action, "expected one value, and -- is none")
+            raise argparse.ArgumentError(action, "expected one value, but got --")
         return super()._get_values(action, arg_strings)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -402,7 +403,7 @@ class _Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"invalid choice {shortened(value)}; {advice}")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the arguments; report unknown ones with the usage of the subcommand that was given."""
+        """Parse the arguments; report unknown ones in the name of the subcommand that was given."""
         known, unknown = self.parse_known_args(args, namespace)
         if unknown:
             words = [*(sys.argv[1:] if args is None else args)]
@@ -415,9 +416,13 @@ class _Parser(argparse.ArgumentParser):
             close = difflib.get_close_matches(wrong, flags, n=1, cutoff=0.7)
             hint = f"; did you mean {close[0]}?" if close else ""
             if wrong and not close and "--set" in flags:
-                hint = "; an experiment's settings are given as --set KEY=VALUE"
+                hint = "; set an experiment's settings with --set KEY=VALUE"
             parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return known
+
+    def error(self, message: str) -> NoReturn:
+        """Print the error alone: the usage of a command with many options would hide it."""
+        self.exit(exit_codes.REQUEST, f"{self.prog}: error: {message}\nFor all options: {self.prog} --help\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if message:

@@ -59,7 +59,7 @@ def _save(arguments: argparse.Namespace) -> int:
     cases = read_cases(run, read_plan(run))
     without = [case for case in cases if not case.timings]
     if len(without) == len(cases):
-        raise RequestError(f"{run.path} has no case with numbers: there is nothing to save")
+        raise RequestError(f"{run.path} has no measured case, so there is nothing to save")
     path = Baselines().save(arguments.name, exported(run, "pytest-benchmark"))
     say(f"{path}: {counted(len(cases) - len(without), 'case')}", sys.stderr)
     names = Namer(case.case for case in cases)

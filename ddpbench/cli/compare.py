@@ -100,14 +100,13 @@ def _run(arguments: argparse.Namespace) -> int:
     flags.check_outputs(arguments, "markdown", "html")
     if arguments.interleave:
         if not one:
-            raise RequestError("--interleave measures one experiment: give its name or its TOML file alone")
+            raise RequestError("--interleave takes one experiment: give only its name or its TOML file")
         _refuse_drift(arguments)
         return _publish(_interleaved(arguments), arguments)
     how = ("base_side", "new_side", "overrides", "rounds", "total", "out", "turns")
     if any(getattr(arguments, name) not in (None, []) for name in how):
         raise RequestError(
-            "--base, --new, --set, --workload, --rounds, --total, --turns and --out say how to measure: give them with "
-            "--interleave"
+            "--base, --new, --set, --workload, --rounds, --total, --turns and --out need --interleave"
         )
     if one and (Path(arguments.runs[0]) / FILE).is_file():
         from ddpbench.launch.interleave.compare import changes_in
@@ -133,7 +132,8 @@ def _refuse_drift(arguments: argparse.Namespace) -> None:
 
     if arguments.drift is not None or arguments.across:
         raise RequestError(
-            "--drift and --across are for two runs: interleaved sides share their machine and its drift; leave them out"
+            "--drift and --across apply to two runs: leave them out with --interleave, whose sides share the machine "
+            "and its drift"
         )
 
 
@@ -151,15 +151,15 @@ def _of_two(arguments: argparse.Namespace) -> Changes:
 
     first, second = arguments.runs
     if find_side(first).resolve() == find_side(second).resolve():
-        raise RequestError(f"{first} is both sides: give two runs")
+        raise RequestError(f"{first} is given as both sides: give two different runs")
     base, new = side_of(first), side_of(second)
     check_no_copies((base, new))
     differing = unlike(base, new)
     if differing and not arguments.across:
         listed = "\n".join(f"  {line}" for line in differing)
         raise IdentityError(
-            "the runs were measured under other conditions, so that a difference may not come from the program. "
-            f"Compare them anyway with --across\n{listed}"
+            "the runs were measured under different conditions, so a difference may not come from the "
+            f"program. To compare them anyway, add --across\n{listed}"
         )
     return changes_of(base, new, drift=arguments.drift, unlike=differing)
 
@@ -204,9 +204,11 @@ def _interleaved(arguments: argparse.Namespace) -> Changes:
             return interleave(asked, lines)
         except KeyboardInterrupt:
             measured = (
-                f"what was measured: {command('ddpbench', 'compare', lines.out)}" if lines.rounds else ""
+                f"to compare what was measured: {command('ddpbench', 'compare', lines.out)}"
+                if lines.rounds
+                else ""
             )
-            say(f"interrupted; {measured or 'no round was made'}", sys.stderr)
+            say(f"interrupted; {measured or 'no round was finished'}", sys.stderr)
             raise
 
 
@@ -256,7 +258,7 @@ def _publish(changes: Changes, arguments: argparse.Namespace) -> int:
     for change in failed:
         say(f"{change.label}: {why_failing(change, arguments.fail_on)}", sys.stderr)
     if not judged_any(changes):
-        say("nothing could be judged: the gate has not been passed", sys.stderr)
+        say("no case could be judged, so the gate was not passed", sys.stderr)
         return 1
     if not failed:
         undecided = changes.counts().get("cannot tell", 0)

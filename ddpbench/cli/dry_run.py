@@ -83,9 +83,9 @@ def _claims(prepared: Prepared, width: int) -> list[str]:
         crowded = sum(any(entry.oversubscribed for entry in pair) for pair in pairs)
         parts = [
             f"{_many(len(pairs), 'pair')} of cases",
-            *([f"{skipped} with one that is skipped"] if skipped else []),
+            *([f"{skipped} with a skipped case"] if skipped else []),
             *(
-                [f"{crowded} with one that is oversubscribed and counts only if the cores idle"]
+                [f"{crowded} with an oversubscribed case, which counts only if the cores are mostly idle"]
                 if crowded
                 else []
             ),
@@ -113,7 +113,10 @@ def _order_words(prepared: Prepared) -> str:
     """Return words for the seed of the printed order."""
     seed = prepared.experiment.budget.seed
     if prepared.draws_seed:
-        return f"order of launches: an example (seed {seed}); each run draws its own, or takes budget.seed"
+        return (
+            f"order of launches, as an example (seed {seed}); each run draws a new order unless budget.seed "
+            "is set"
+        )
     return f"order of launches: seed {seed}"
 
 
@@ -163,8 +166,8 @@ def _total(prepared: Prepared) -> str:
     if unknown:
         names = series_of(list(dict.fromkeys(unknown)))
         return (
-            f"how long they take, and in how much memory, is unknown: a sweep tries {names} when it starts, and says "
-            f"then how many rounds fit into budget.total, {_seconds(budget.total)}"
+            f"their time and memory are unknown. A sweep tries {names} when it starts, and then prints "
+            f"how many rounds fit into budget.total, {_seconds(budget.total)}"
         )
     least, most = (
         plan.estimate_s(rounds, shared=own_environment_allows_sharing())
@@ -175,7 +178,7 @@ def _total(prepared: Prepared) -> str:
         shared = own_environment_allows_sharing()
         fitting = (n for n in range(budget.rounds_min) if plan.estimate_s(n, shared=shared) <= budget.total)
         room = max(fitting, default=0)
-        return f"{text}, and budget.total, {_seconds(budget.total)}, has room for {room} of them"
+        return f"{text}; only {room} of them fit into budget.total, {_seconds(budget.total)}"
     if budget.rounds_max == budget.rounds_min:
         return text
     longest = _seconds(min(most, budget.total))

@@ -88,7 +88,7 @@ class _Setting(Given):
 class _Workload(_Setting):
     """Adds `--workload NAME` to the overrides, as the setting `base.workload=NAME`."""
 
-    hint = 'for several give an axis with --set: axes.workload=["NAME", "NAME"]'
+    hint = 'for several workloads give an axis: --set \'axes.workload=["NAME", "NAME"]\''
 
     def __call__(
         self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None

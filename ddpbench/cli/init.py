@@ -87,9 +87,9 @@ def _tried(script: Script, written: Written, source: str) -> tuple[bool, str]:
             "not finished: fill in the lines with `...`; then `ddpbench sweep` tries a step of the class",
         )
     if written.ends and not can_guard(script, written.ends):
-        return False, "not tried: importing the script would train"
+        return False, "not tried, because importing the script would start training"
     if importlib.util.find_spec("torch") is None:
-        return False, "not tried: torch is not installed in this environment: pip install torch"
+        return False, "not tried, because torch is not installed; run: pip install torch"
     try:
         works, sentence = trial_of(script.path, script.encoded(source))
     except DdpbenchError as error:

@@ -45,7 +45,7 @@ def _run(arguments: argparse.Namespace) -> int:
             raise
         except KeyboardInterrupt:
             page_of = command("ddpbench", "report", arguments.out)
-            say(f"interrupted; the launches are merged, and the page is made by: {page_of}", sys.stderr)
+            say(f"interrupted; the launches are merged. To make the page, run: {page_of}", sys.stderr)
             raise
     count = len(arguments.run_dirs)
     show(f"{merged.launches} launches of {count} runs in {merged.run.path}", file=sys.stderr)

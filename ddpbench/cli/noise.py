@@ -134,5 +134,5 @@ def _asked(arguments: argparse.Namespace) -> dict[str, list[float]]:
 
     within = arguments.total
     if not all(change > 0 for change in arguments.resolve):
-        raise RequestError("--resolve: give a change above 0, such as 3%")
+        raise RequestError("--resolve: the change must be above 0, such as 3%")
     return {"within_s": within, "changes": arguments.resolve} if within or arguments.resolve else {}

@@ -46,17 +46,17 @@ def _run(arguments: argparse.Namespace) -> int:
         commit = str((read_machine(run).get("context") or {}).get("git_commit") or "")
         if is_dirty(commit) and not arguments.dirty:
             raise RequestError(
-                f"{run.path} was measured with uncommitted changes (commit {on_one_line(commit)}): nobody can measure "
-                "it again. Commit them and measure again, or give --dirty"
+                f"{run.path} was measured with uncommitted changes (commit {on_one_line(commit)}), so "
+                "nobody can measure the same code again. Commit them and measure again, or give --dirty"
             )
         with own.locked("ddpbench pack"):
             size, left = pack(own).stat().st_size, unpackable(own)
     show(f"packed {format_bytes(size)} of records", file=sys.stderr)
     if left:
         files = "1 file is" if len(left) == 1 else f"{len(left):,} files are"
-        said = f"{files} left out, called unlike a record: {shortened(left[0])}"
+        said = f"{files} left out, because no record has such a name: {shortened(left[0])}"
         show(f"{said}{' and others' if len(left) > 1 else ''}", file=sys.stderr)
     ddpbench.write_report(run.path)
-    show("to keep it in git, add its folder to those that .gitignore lists", file=sys.stderr)
+    show("to keep it in git, add its folder to the exceptions in .gitignore", file=sys.stderr)
     show(run.packed)
     return 0

@@ -59,13 +59,17 @@ def _run(arguments: argparse.Namespace) -> int:
     given = {name: value for name, value in given.items() if value is not None}
     if source.is_dir():
         if arguments.overrides or arguments.out:
-            raise RequestError(f"{source} is planned already: --set and --out belong to an experiment")
+            raise RequestError(
+                f"{source} is planned already: leave out --set and --out, or give the experiment"
+            )
         run = RunDir(source)
         lines = lines_of(run, **given)
         show(_json(run, lines) if arguments.json else _text(run, lines, head=[]))
         return 0
     if "names" not in given:
-        raise RequestError("--nodes hostA,hostB: name the nodes that the ranks are to run on")
+        raise RequestError(
+            "--nodes is missing: name the nodes that the ranks will run on, such as --nodes hostA,hostB"
+        )
     planned = plan_for(source, Nodes(**given), overrides=arguments.overrides, out=arguments.out)
     if arguments.json:
         show(_json(planned.run, planned.lines))
@@ -102,17 +106,17 @@ def _text(run: RunDir, lines: Lines, head: list[str]) -> str:
 
     path = run.path
     steps = [
-        f"Have {path} at that path on every node: on a shared file system, or as a copy with its job.key.",
-        "Then start one of these; all of a job must run the same versions. Started again, it resumes.",
+        f"Every node needs {path} at that path: on a shared file system, or as a copy that includes job.key.",
+        "Then start one of these. All nodes must have the same versions. The same command again resumes the run.",
         "",
-        "torchrun, one line on each node in turn:" if len(lines.static) > 1 else "torchrun:",
+        "torchrun, a separate line for each node:" if len(lines.static) > 1 else "torchrun:",
         *(f"  {line}" for line in lines.static),
         "torchrun, the same line on every node (their order does not matter):",
         f"  {lines.c10d}",
         "Slurm, in an allocation of these nodes:",
         f"  {lines.srun}",
         "",
-        f"Afterwards, where the first node's records are: {command('ddpbench', 'report', path)}",
+        f"Afterwards, on the node that has the first node's records: {command('ddpbench', 'report', path)}",
     ]
     return "\n".join([*head, *steps])
 

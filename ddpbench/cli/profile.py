@@ -86,7 +86,7 @@ def _summary(profile: Profile) -> list[str]:
         f"  forward    {_with_interval(profile.forward_s)}",
         f"  backward   {_with_interval(profile.backward_s)}",
         f"  optimizer  {_with_interval(profile.optimizer_s)}",
-        f"  means over {profile.steps} steps and their 95 % intervals, which know nothing of drift",
+        f"  means over {profile.steps} steps with 95 % intervals, which do not include drift",
         f"  {len(profile.parameters)} gradients, {format_bytes(size)}, ready {moments}",
     ]
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ddpbench.spec import Case
 
 MOST_FAILED = 5
-_OVERSUBSCRIBED = "* oversubscribed: more threads of ranks than cores, which they share"
+_OVERSUBSCRIBED = "* oversubscribed: the ranks have more threads than there are cores"
 
 
 _ESTIMANDS = f"samples/s: {MEDIAN}; speed-up: {WITHIN_ROUNDS}"

@@ -137,7 +137,8 @@ def _asked_for(arguments: argparse.Namespace) -> Submission:
 
         if arguments.overrides or arguments.out or arguments.nodes is not None or arguments.ranks_per_node:
             raise RequestError(
-                f"{path} is planned already: --nodes, --ranks-per-node, --set and --out belong to an experiment"
+                f"{path} is planned already: leave out --nodes, --ranks-per-node, --set and --out, or "
+                "give the experiment"
             )
         submission = open_submission(path)
         if "options" in given:  # a new option replaces the one of the same name
@@ -151,7 +152,10 @@ def _asked_for(arguments: argparse.Namespace) -> Submission:
             f"{source} is a run directory: give an experiment, or the directory of a submission"
         )
     if arguments.nodes is None:
-        raise RequestError("--nodes 1,2,4: say on how many nodes to measure; each number is a separate job")
+        raise RequestError(
+            "--nodes is missing: give the numbers of nodes to measure on, such as --nodes 1,2,4; each is a "
+            "separate job"
+        )
     request = Request(
         sizes=parse_sizes(arguments.nodes), ranks_per_node=arguments.ranks_per_node or 1, **given
     )
@@ -195,12 +199,12 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
         if detach:
             say(f"to follow the jobs and make the report: {submission.again}")
             if submission.request.local:
-                say("until then nothing fetches their records from the nodes' own disks")
+                say("until then their records stay on the nodes' own disks")
             return 0
         for sentence in follower.given_up.values():
             say(sentence, sys.stderr)
         if follower.given_up:
-            say(f"what is measured stays; continue with: {submission.again}", sys.stderr)
+            say(f"finished launches are kept; continue with: {submission.again}", sys.stderr)
         code = _report(submission)
         return 1 if follower.given_up else code
 
@@ -240,7 +244,7 @@ def _without_script(error: BaseException) -> BaseException:
     from ddpbench.errors import RequestError
 
     if isinstance(error, RequestError) and _REFUSED in str(error):
-        return error.reworded(f"{error} (the script was removed; --dry-run prints it)")
+        return error.reworded(f"{error} (the script was removed; to see it, add --dry-run)")
     return error
 
 
@@ -253,7 +257,7 @@ def _say_left(submission: Submission) -> None:
         return
     say(f"the jobs continue; follow them again with: {submission.again}", sys.stderr)
     if submission.request.local:
-        say("until then nothing fetches their records from the nodes' own disks", sys.stderr)
+        say("until then their records stay on the nodes' own disks", sys.stderr)
     say(f"or end them with: {command('scancel', *jobs)}", sys.stderr)
 
 
@@ -322,7 +326,7 @@ def _report(submission: Submission) -> int:
 
     measured = [size.run.path for size in submission.sizes if size.launches()]
     if not measured:
-        say("nothing was measured; what the jobs printed says why:", sys.stderr)
+        say("nothing was measured; the jobs' outputs say why:", sys.stderr)
         for size in submission.sizes:
             for job in size.jobs[-1:]:
                 say(f"    {size.output(job.job_id)}", sys.stderr)

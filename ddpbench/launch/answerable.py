@@ -20,9 +20,9 @@ def unanswerable(experiment: Experiment, entries: Sequence[PlannedCase], devices
     if experiment.claims:
         return ""
     if not any(entry.case.world_size > 1 or _is_measured_alone(entry.case) for entry in entries):
-        return "the experiment has no case of several ranks: its cases are measured, and none is ranked"
+        return "the experiment has no case with several ranks, so its cases are measured but not ranked"
     why = _why(experiment, entries, devices)
-    return f"this machine cannot answer the experiment: {why}" if why else ""
+    return f"this machine cannot answer the experiment's question: {why}" if why else ""
 
 
 def _why(experiment: Experiment, entries: Sequence[PlannedCase], devices: Devices) -> str:
@@ -33,15 +33,16 @@ def _why(experiment: Experiment, entries: Sequence[PlannedCase], devices: Device
     if any(map(_is_measured_alone, cases)):
         return ""
     if not several:
-        return "no case of several ranks can run here"
+        return "no case with several ranks can run here"
     if not exchanging:
         return "no case that can run here aggregates gradients"
     if all(entry.oversubscribed for entry in exchanging):
         threads = min(entry.case.world_size * entry.case.threads_per_rank for entry in exchanging)
         return (
-            f"every case that aggregates has more threads than the {counted(devices.cores, 'core')} here (the "
-            f"smallest has {threads:,}), and such cases are not ranked; use fewer ranks, a machine with more cores, or "
-            "a replay, which needs no core per rank: ddpbench profile"
+            f"every case that aggregates has more threads than the {counted(devices.cores, 'core')} "
+            f"here (the smallest has {threads:,}), and oversubscribed cases are not ranked. Use fewer "
+            "ranks, a machine with more cores, or a replay, which needs no core per rank: ddpbench "
+            "profile"
         )
     return _lost(experiment, [entry.case for entry in entries], cases)
 
@@ -63,5 +64,7 @@ def _lost(experiment: Experiment, planned: Sequence[Case], runnable: Sequence[Ca
         )
         if len(left) == 1 < len(every):
             values = series_of([f'"{value}"' for value in every])
-            return f'of {name} = {values} only "{left[0]}" can run here, so that there is nothing to compare it with'
+            return (
+                f'only "{left[0]}" of {name} = {values} can run here, so there is nothing to compare it with'
+            )
     return ""

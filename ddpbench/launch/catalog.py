@@ -76,7 +76,9 @@ class TableCatalog:
         if name not in self._strategies:
             path = located(resolved("strategy", name), self._folder)
             if name.endswith(".py"):
-                raise ValueError(f"{shortened(name)} names no class: write {shortened(f'{name}:Class')}")
+                raise ValueError(
+                    f"{shortened(name)} does not name a class: write {shortened(f'{name}:Class')}"
+                )
             if not user_files.is_import_path(path):
                 raise KeyError(name)
             check_file(path, self._folder, "strategy")

@@ -51,11 +51,11 @@ def check_devices(experiment: Experiment, devices: Devices) -> None:
     if devices.gpus:
         return
     if set(axes.get("device", [base.device])) == {"cuda"}:
-        raise MachineError('device = "cuda": torch finds no usable GPU here; set it to "cpu" or "auto"')
+        raise MachineError('device = "cuda": torch finds no usable GPU here; set device = "cpu" or "auto"')
     if backends == ["nccl"] and not experiment.emulates:
         raise MachineError(
-            'backend = "nccl": nccl moves data between GPUs only, and there is none here that torch can use; '
-            'set it to "gloo" or "auto"'
+            'backend = "nccl" moves data between GPUs only, and torch finds no usable GPU here; set '
+            'backend = "gloo" or "auto"'
         )
 
 
@@ -66,8 +66,8 @@ def missing_backend(backend: str) -> str:
     """
     if backend == "ucc" and not has_ucc():
         return (
-            'backend = "ucc": this build of torch has no UCC, which is in builds from source and in NVIDIA\'s '
-            'containers; set it to "gloo", "mpi" or "nccl"'
+            'backend = "ucc": this build of torch has no UCC (builds from source and NVIDIA\'s '
+            'containers have it); set backend = "gloo", "mpi" or "nccl"'
         )
     return _refusal(mpi_version) if backend == "mpi" else ""
 
@@ -109,7 +109,10 @@ def within_gpus(entry: PlannedCase, devices: Devices) -> PlannedCase:
     if entry.skip_reason is not None or case.device != "cuda" or case.world_size <= devices.gpus:
         return entry
     have = f"{devices.gpus} GPU{'s' if devices.gpus != 1 else ''}" if devices.gpus else "no GPU torch can use"
-    reason = f"needs {case.world_size} GPU{'s' if case.world_size != 1 else ''}, one a rank; here is {have}"
+    reason = (
+        f"needs {case.world_size} GPU{'s' if case.world_size != 1 else ''}, one per rank; this machine has "
+        f"{have}"
+    )
     return replace(entry, skip_reason=reason)
 
 
@@ -120,7 +123,9 @@ def within_precision(entry: PlannedCase, devices: Devices) -> PlannedCase:
         return entry
     reason = ""
     if case.dtype not in ("float32", OWN_TYPES):  # the types of a user's class are known only after a trial
-        reason = f'autocast leaves {case.dtype} as it is: {case.precision} needs dtype = "float32"'
+        reason = (
+            f'autocast does not change {case.dtype}: precision = "{case.precision}" needs dtype = "float32"'
+        )
     elif case.precision == "bf16" and case.device == "cuda" and devices.without_bf16:
         reason = f"bf16 needs compute capability {BF16_CAPABILITY:.1f} (Ampere); {devices.without_bf16}"
     return replace(entry, skip_reason=reason) if reason else entry

@@ -63,11 +63,13 @@ def find_experiment(name: str) -> Path:
 
         if SubmissionDir(path).is_there:
             raise RequestError(
-                f"{path} is a submission of several jobs: {command('ddpbench', 'submit', path)} follows them"
+                f"{path} is a submission of several jobs: to follow them, run "
+                f"{command('ddpbench', 'submit', path)}"
             )
         if not (path / "experiment.toml").is_file():
             raise RequestError(
-                f"{path} is a directory without experiment.toml: not a run directory; give one, or an experiment"
+                f"{path} is not a run directory, because it has no experiment.toml: give a run "
+                "directory or an experiment"
             )
         return path
     if path.suffix == ".toml" or path.is_file():

@@ -85,13 +85,15 @@ def planned_for(
     chosen = experiment.base.device != "auto" or "device" in experiment.axes or experiment.emulates
     if devices.kind == "cpu" and not chosen:
         notes.append(
-            "planned for CPUs, as this machine has no GPU: if the nodes have some, add --set base.device=cuda"
+            "planned for CPUs, because this machine has no GPU: if the nodes have GPUs, add --set "
+            "base.device=cuda"
         )
     if "launcher" in experiment.axes:
-        notes.append(f"the axis launcher is left out: on these nodes {launcher} starts all ranks")
+        notes.append(f"the axis launcher is ignored: on these nodes {launcher} starts all ranks")
     if "all" in experiment.axes.get("threads_per_rank", []):
         notes.append(
-            "the case with a thread for each core is left out: a job has cores for one rank's threads each"
+            "the case with one thread per core is left out: each slot of a job has cores for only one "
+            "rank's threads"
         )
     experiment = _under_launcher(resolve(without_all_threads(experiment), devices), launcher)
     names = own_names(experiment)
@@ -175,8 +177,8 @@ def _reason(case: Case, shape: JobShape, *, one_process: bool) -> str | None:
     if case.launcher in OF_FRAMEWORKS:
         return f"{case.launcher} starts its ranks itself, on one machine, under ddpbench sweep"
     if one_process and case.nodes > 1:
-        return f"{case.strategy} is one process, which cannot stand on {case.nodes} nodes"
+        return f"{case.strategy} is one process, which cannot run on {case.nodes} nodes"
     if one_process and case.world_size > shape.ranks_per_node:
-        return f"{case.world_size} replicas in one process, planned for {shape.ranks_per_node} a node"
+        return f"{case.world_size} replicas in one process, but planned for {shape.ranks_per_node} per node"
     fits = one_process or (case.nodes <= shape.nodes and case.ranks_per_node <= shape.ranks_per_node)
-    return None if fits else f"needs {layout_of(case)} (nodes x ranks); planned for {shape}"
+    return None if fits else f"needs {layout_of(case)} (nodes x ranks), but planned for {shape}"

@@ -97,7 +97,7 @@ class Fabrics:
         if not case.fabric:
             return ""
         ended = self._standing[made_links(case), case.nodes, case.ranks_per_node].ended
-        return ended and f"the emulated network is gone: {ended}"
+        return ended and f"the emulated network no longer exists: {ended}"
 
     @staticmethod
     def _storage(fabric: Fabric, case: Case) -> dict[str, str]:
@@ -121,7 +121,7 @@ class Fabrics:
         while len(self._standing) >= MOST_AT_ONCE:
             self._standing.pop(next(iter(self._standing))).close()
         nodes = f"{case.nodes} node{'s' if case.nodes != 1 else ''}"
-        self._preparing(f"making and proving a fabric of {nodes}, {case.fabric}")
+        self._preparing(f"making and testing a fabric of {nodes}, {case.fabric}")
         fabric = self._stack.enter_context(
             Fabric(
                 links,

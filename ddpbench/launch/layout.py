@@ -44,9 +44,9 @@ class Nodes:
         twice = [name for name, count in Counter(self.names).items() if count > 1 and name not in _LOOPBACK]
         if twice:
             raise RequestError(
-                f"--nodes {','.join(self.names)!r}: {', '.join(twice)} named twice, and each node is a separate host; "
-                "for more ranks on it raise --ranks-per-node, for a trial of several nodes on this machine repeat "
-                "127.0.0.1"
+                f"--nodes {','.join(self.names)!r}: {', '.join(twice)} is named twice, but each node "
+                "must be a separate host. For more ranks per node raise --ranks-per-node; to try "
+                "several nodes on this machine repeat 127.0.0.1"
             )
         for flag, limit, value in (
             ("--ranks-per-node", limits.RANKS_PER_NODE, self.ranks_per_node),
@@ -160,7 +160,7 @@ def lines_of(run: RunDir, **changes: Any) -> Lines:
     except KeyError:
         if "submitted_nodes" in context:
             again = command("ddpbench", "submit", run.path.parent)
-            raise RequestError(f"{run.path} is measured by jobs of Slurm: {again}") from None
+            raise RequestError(f"{run.path} is measured by Slurm jobs: {again}") from None
         raise RequestError(
             f"{run.path} was measured by ddpbench sweep, which also resumes it; plan the experiment itself"
         ) from None

@@ -79,8 +79,9 @@ def within_memory(entry: PlannedCase, limit: int) -> PlannedCase:
     if least is not None and work is not None and least > MOST * limit:
         fewer = " or fewer ranks" if case.world_size > 1 else ""
         reason = (
-            f"parameters, gradients and optimizer state of {ranks} take at least {format_bytes(least)} of memory, with "
-            f"{work.parameters:,} parameters; here is {format_bytes(limit)}: use a smaller model{fewer}"
+            f"parameters, gradients and optimizer state of {ranks} take at least {format_bytes(least)} "
+            f"of memory ({work.parameters:,} parameters), but only {format_bytes(limit)} is available: "
+            f"use a smaller model{fewer}"
         )
         return replace(entry, skip_reason=reason)
     needed = needed_bytes(case)
@@ -91,5 +92,8 @@ def within_memory(entry: PlannedCase, limit: int) -> PlannedCase:
     advice = "use fewer ranks"
     if room > 0:
         advice = f"set shrink = {math.ceil(case.shrink * (needed - fixed) / room)} or more, or {advice}"
-    reason = f"{ranks} need about {format_bytes(needed)} of memory; here is {format_bytes(limit)}: {advice}"
+    reason = (
+        f"{ranks} need about {format_bytes(needed)} of memory, but only {format_bytes(limit)} is available: "
+        f"{advice}"
+    )
     return replace(entry, skip_reason=reason)

@@ -47,7 +47,7 @@ def stated_batches(names: Iterable[str]) -> dict[str, int]:
         try:
             limits.LOCAL_BATCH.checked(batch)
         except ValueError as error:
-            raise WorkloadError(f"{name}: its batch: {shortened(batch)} given; {error}") from None
+            raise WorkloadError(f"{name}: invalid batch {shortened(batch)}: {error}") from None
     return stated
 
 
@@ -99,14 +99,15 @@ def batch_notes(experiment: Experiment, batches: Mapping[str, int]) -> list[str]
         says = f"{name.rpartition(':')[2]} says batch = {batch}"
         if local not in ([None], [batch]):
             listed = local[0] if len(local) == 1 else local
-            where = "axes" if "local_batch" in axes else "base"
+            setting = (
+                f"axes.local_batch = [{batch}]" if "local_batch" in axes else f"base.local_batch = {batch}"
+            )
             notes.append(
-                f"local_batch = {listed} is the experiment's and is used; {says} "
-                f"(set {where}.local_batch to take that)"
+                f"the experiment's local_batch = {listed} is used, though {says} (to use the class's, set {setting})"
             )
         elif local == [None] and weak:
             notes.append(f"local_batch = {batch}, as {says}")
         elif local == [None] and whole != [None]:
             listed = whole[0] if len(whole) == 1 else whole
-            notes.append(f"global_batch = {listed} is the experiment's, over all ranks, and is used; {says}")
+            notes.append(f"the experiment's global_batch = {listed} over all ranks is used, though {says}")
     return notes

@@ -83,7 +83,7 @@ def missing_module(name: str) -> str:
     meant = (
         f"did you mean {f'{file}:{attribute}'!r}?"
         if file.is_file()
-        else "a class in a file is named like train.py:Measured"
+        else "name a class in a file as train.py:Measured"
     )
     return f"{why}; {meant}"
 
@@ -155,7 +155,10 @@ def not_an_algorithm(name: str) -> str:
     tree = tree_of(name)
     if tree is None or {*_named_in(tree)} & _NAMING or not _is_other(tree, attribute):
         return ""
-    return f"class {attribute} in {head} is not an algorithm: derive it from ddpbench.collectives.base.Collective"
+    return (
+        f"class {attribute} in {head} is not an algorithm: derive it from "
+        "ddpbench.collectives.base.Collective"
+    )
 
 
 def _is_other(tree: ast.Module, name: str, derived: frozenset[str] = frozenset()) -> bool:

@@ -216,7 +216,7 @@ def _check_values(kind: str, found: Sequence[str], given: Sequence[str]) -> None
     for place, name in enumerate(same):
         if (first := same.index(name)) != place:
             raise RequestError(
-                f"axes.{kind}: {given[first]!r} and {given[place]!r} are one {kind}: leave one out"
+                f"axes.{kind}: {given[first]!r} and {given[place]!r} are the same {kind}: leave one out"
             )
 
 
@@ -240,7 +240,9 @@ def _check_apart(found: Sequence[str], given: Sequence[str]) -> None:
     for place, name in enumerate(found):
         if (first := found.index(name)) != place:
             one = "file" if ".py" in name else "class" if ":" in name else "module"
-            raise RequestError(f"{given[first]!r} and {given[place]!r} are one {one}'s: write it one way")
+            raise RequestError(
+                f"{given[first]!r} and {given[place]!r} name the same {one}: use only one of these names"
+            )
 
 
 def _setting(name: str, own_folder: Path) -> str:

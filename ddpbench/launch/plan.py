@@ -29,9 +29,15 @@ FABRIC_INTERFACE = "eth0"
 
 
 def skip_reasons(entries: Sequence[PlannedCase]) -> str:
-    """Return a line for each of these cases, with its name and the reason for which it is skipped."""
+    """Return a line for each reason to skip, with the name of the first of its cases and how many more there are."""
     names = Namer(entry.case for entry in entries)
-    return "\n".join(f"  {names.full(entry.case)}: {entry.skip_reason}" for entry in entries)
+    by_reason: dict[str | None, list[PlannedCase]] = {}
+    for entry in entries:
+        by_reason.setdefault(entry.skip_reason, []).append(entry)
+    return "\n".join(
+        f"  {names.full(first.case)}{f' and {len(more)} more' if more else ''}: {reason}"
+        for reason, (first, *more) in by_reason.items()
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,7 +187,7 @@ def make_plan(experiment: Experiment, cases: Sequence[PlannedCase], stored: Stor
     if count * budget.rounds_max > MAX_LAUNCHES:
         message = (
             f"{budget.rounds_max:,} given; {count:,} cases in as many rounds are "
-            f"{count * budget.rounds_max:,} launches, and must be {MAX_LAUNCHES:,} at most"
+            f"{count * budget.rounds_max:,} launches, but a plan must have {MAX_LAUNCHES:,} at most"
         )
         raise ExperimentError(experiment.name, [Problem(path="budget.rounds_max", message=message)])
     order = run_order(cases, budget)

@@ -75,7 +75,8 @@ def prepare_profile(request: ProfileRequest) -> PreparedProfile:
     planned = expand(experiment, TableCatalog(folder, batches), devices)
     if len(planned) != 1 or planned[0].case.strategy != "single":
         raise RequestError(
-            f"{command('profile', request.workload)}: --set gives several cases; a profile needs one"
+            f"{command('profile', request.workload)}: --set makes several cases, but a profile needs "
+            "exactly one"
         )
     entry = within_precision(within_gpus(planned[0], devices), devices)
     if entry.skip_reason is not None:
@@ -83,16 +84,16 @@ def prepare_profile(request: ProfileRequest) -> PreparedProfile:
         raise error(f"{command('profile', request.workload)}: {entry.skip_reason}")
     case = entry.case
     if case.compute != "real":
-        raise RequestError(f"{case.workload} replays a profile already: profile what it was made from")
+        raise RequestError(
+            f"{case.workload} already replays a profile: profile the workload that it was made from"
+        )
     return PreparedProfile(case=case, hardware=hardware, steps=request.steps, out=_out(request.out, case))
 
 
 def _out(given: Path | None, case: Case) -> Path:
     out = given or Path(f"{re.sub(r'[^A-Za-z0-9]+', '-', case.workload).strip('-')}-{case.device}.json")
     if out.suffix != ".json" and not is_stream(out):
-        raise OutputError(
-            f"{command('--out', out)}: a profile's file ends in .json, by which a replay knows it"
-        )
+        raise OutputError(f"{command('--out', out)}: the name of a profile must end in .json")
     check_output(out)
     return out
 
@@ -124,4 +125,4 @@ def measure_profile(prepared: PreparedProfile) -> Profile:
 
 def _explained(problem: str) -> str:
     no_memory = "memory" in problem.lower() or "SIGKILL" in problem
-    return f"{problem}: is it out of memory? a smaller --local-batch needs less" if no_memory else problem
+    return f"{problem} (out of memory? a smaller --local-batch needs less)" if no_memory else problem

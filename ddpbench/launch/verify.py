@@ -35,7 +35,7 @@ from ddpbench.strategies import Strategy, load_strategy
 from ddpbench.user_files import short_name
 from ddpbench.workloads.shipped import PREFIX
 
-NOTHING_TO_PROVE = "it aggregates nothing, so that there is nothing to prove"
+NOTHING_TO_PROVE = "it aggregates nothing, so there is nothing to prove"
 """The reason for which a strategy whose ranks train separately is not proved."""
 
 
@@ -104,7 +104,10 @@ def owned_overrides(
     problems: list[Problem] = []
     written = with_whole_options(overrides, option_models(asked, TableCatalog()), problems)
     problems += [
-        Problem(path="--set", message=f"{one!r}: {owner} is not proved here; {nearest(owner, owners)}")
+        Problem(
+            path="--set",
+            message=f"{one!r}: {owner} is not among the cases to prove; {nearest(owner, owners)}",
+        )
         for one in written
         if (owner := _option_owner(one)) not in ("", *owners)
     ]
@@ -261,7 +264,7 @@ def _cases(
     mine = [one for one in overrides if _option_owner(one) in ("", *owners)]
     experiment = parse_experiment(text, catalog, name="verify", source="verify", overrides=mine)
     if experiment.emulates or experiment.base.launcher != "local":
-        message = "proves on this machine and its own links; a sweep proves its cases where it measures them"
+        message = "verify uses this machine and its own links; a sweep proves cases where it measures them"
         raise ExperimentError("verify", [Problem(path="--set", message=message)])
     hardware = read_hardware()
     devices = usable_devices(hardware)

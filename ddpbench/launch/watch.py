@@ -225,7 +225,7 @@ def whole_because(case: Case) -> str:
     if case.loader_workers > 0:
         return "loader workers would continue fetching"
     if case.fabric and Links.parse(case.fabric).storage != "none":
-        return "batches would be fetched from storage all the while"
+        return "batches would still be read from storage"
     return ""
 
 

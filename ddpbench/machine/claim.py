@@ -80,11 +80,13 @@ def _explain(what: str, by: NameHolder, *, own_alone: bool) -> str:
     words = [f"process {by.process}"] if by.process else []
     words += [f"of {_called(by.user)}"] if others and by.user is not None else []
     process = f" ({' '.join(words)})" if words else ""
-    pass_over = f", set {CLAIMS}=own if it measures nothing" if not own_alone and not by.may_be_own else ""
+    pass_over = (
+        f", set {CLAIMS}=own if that command measures nothing" if not own_alone and not by.may_be_own else ""
+    )
     return (
-        f"another ddpbench command{process} is using {what} of this machine: the two would measure each other. "
-        f"Wait for it, give this one other {elsewhere}{pass_over}, or set DDPBENCH_SHARED_MACHINE=1 to continue "
-        "with every number flagged"
+        f"another ddpbench command{process} is using {what} of this machine, so each would disturb the "
+        f"other's measurements. Wait until it ends, give this command other {elsewhere}{pass_over}, or "
+        "set DDPBENCH_SHARED_MACHINE=1, which measures anyway and flags every number"
     )
 
 

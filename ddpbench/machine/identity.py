@@ -32,7 +32,7 @@ from ddpbench.workloads import is_import_path
 from ddpbench.workloads.profile import profile_digest
 from ddpbench.workloads.shipped import PREFIX, profile_path
 
-_CONSEQUENCE = "results of the two do not belong in one table; give another --out"
+_CONSEQUENCE = "old and new results would not be comparable: give another --out"
 
 IDENTITY = (
     *("cpu", "cores", "cpu_quota", "gpus", "driver", "kernel", "torch", "cuda", "nccl", "mpi"),
@@ -202,13 +202,13 @@ def check_identity(
     ]
     if differences:
         listed = "\n".join(f"  {line}" for line in differences)
-        raise IdentityError(f"{path} was measured under other conditions; {_CONSEQUENCE}\n{listed}")
+        raise IdentityError(f"{path} was measured under different conditions; {_CONSEQUENCE}\n{listed}")
 
 
 def _difference(key: str, before: Mapping[str, Any], now: Mapping[str, Any], apart: str) -> str:
     if key in DIGESTS and key in before and key in now:
         return f"{key}: {DIGESTS[key]} changed{f': {apart}' if apart else ''}"
-    return f"{on_one_line(key)}: {before.get(key)!r} there, {now.get(key)!r} here"
+    return f"{on_one_line(key)}: {before.get(key)!r} before, {now.get(key)!r} now"
 
 
 def sources_named(cases: Iterable[Case]) -> list[str]:

@@ -35,7 +35,7 @@ class Cnn(Workload[CnnOptions]):
 
     def check(self, case: Case) -> str | None:
         if importlib.util.find_spec("sklearn") is None:
-            return "its digits come with scikit-learn, which is not installed here: pip install 'ddpbench[digits]'"
+            return "its digits come with scikit-learn, which is not installed; run: pip install 'ddpbench[digits]'"
         return None
 
     def pieces(self, kind: Pieces) -> int:

@@ -73,7 +73,7 @@ class HuggingFace(Workload[HfOptions]):
 
     def check(self, case: Case) -> str | None:
         if importlib.util.find_spec("transformers") is None:
-            return "the transformers library is not installed here: pip install 'ddpbench[hf]'"
+            return "transformers is not installed; run: pip install 'ddpbench[hf]'"
         kind, options = MODELS[self.size].kind, case.workload_options
         if kind == "resnet" and (idle := [name for name in ("tokens", "dropout") if options.get(name)]):
             return f"hf:{self.size} has no {' and no '.join(idle)}: without effect there, so leave it out"

@@ -311,7 +311,7 @@ def test_a_case_that_is_gone_or_fails_at_times_fails_a_gate(
     assert failing(compared(some, base), 0.03) == []  # it became better
     other = made(tmp_path / "d", {MASTER: 40})
     assert run_cli(["compare", str(base.path), str(other.path), "--fail-on", "3%"]) == 1
-    assert "nothing could be judged: the gate has not been passed" in capsys.readouterr().err
+    assert "no case could be judged, so the gate was not passed" in capsys.readouterr().err
 
 
 def test_what_another_session_adds_later_is_no_pair(tmp_path: Path) -> None:
@@ -410,7 +410,7 @@ def test_a_gate_that_judged_nothing_is_not_passed(tmp_path: Path, capsys: pytest
     runs = [str(made(tmp_path / name, {DDP: 40, SINGLE: 40}, rounds=2).path) for name in ("a", "b")]
     assert run_cli(["compare", *runs]) == 0
     assert run_cli(["compare", *runs, "--fail-on", "3%"]) == 1
-    assert "nothing could be judged: the gate has not been passed" in capsys.readouterr().err
+    assert "no case could be judged, so the gate was not passed" in capsys.readouterr().err
 
 
 def test_launches_that_do_not_differ_are_of_copies_whatever_the_drift(tmp_path: Path) -> None:
@@ -425,9 +425,9 @@ def test_flags_of_two_runs_are_refused_in_turn_and_those_of_measuring_for_two_ru
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words, said in (
-        (["a", "b", "--rounds", "9"], "give them with --interleave"),
-        (["quick", "--interleave", "--drift", "1%"], "--drift and --across are for two runs"),
-        (["quick", "--interleave", "--across"], "--drift and --across are for two runs"),
+        (["a", "b", "--rounds", "9"], "--turns and --out need --interleave"),
+        (["quick", "--interleave", "--drift", "1%"], "--drift and --across apply to two runs"),
+        (["quick", "--interleave", "--across"], "--drift and --across apply to two runs"),
     ):
         assert run_cli(["compare", *words]) == 2
         assert said in capsys.readouterr().err

@@ -70,7 +70,10 @@ def test_a_failure_says_where_its_logs_are_and_what_leads_on(
     log = run.launch(entries[0].case.case_id, "measure", 0).log(1)
     log.write_text("ValueError: made up", encoding="utf-8")
     (case,) = read_cases(run, read_plan(run))
-    assert f"(2 of 2 launches were not ok; logs in {log.parent}; after fixing this" in case.error
+    assert f"(2 of 2 launches were not ok; logs in {log.parent}; once fixed, measure again" in case.error
     assert (
-        case.error.endswith("--retry-failed, or with another --out where lib/train.py had to change)") is own
+        case.error.endswith(
+            "--retry-failed; if the fix changes lib/train.py, measure into another --out instead)"
+        )
+        is own
     )

@@ -282,7 +282,7 @@ def test_baselines_are_saved_found_listed_and_removed(
     assert run_cli(["compare", "0001", "later", "--fail-on", "3%"]) == 0
     assert run_cli(["compare", "main", "later", "--fail-on", "3%"]) == 1
     assert run_cli(["compare", "main", "0002"]) == 2
-    assert "main is both sides" in capsys.readouterr().err
+    assert "main is given as both sides" in capsys.readouterr().err
     assert run_cli(["baseline", "remove", "main"]) == 0
     assert side_of("main").name == "0001_main"
 
@@ -346,7 +346,7 @@ def test_what_cannot_be_saved_and_what_is_left_out(
     cases: list[Case] = [run.case for run in side_of("main").cases]
     assert cases == [SINGLE]
     for words, sentence in (
-        (("save", "main", str(none.path)), "has no case with numbers"),
+        (("save", "main", str(none.path)), "has no measured case"),
         (("save", "main", str(tmp_path)), "is not a run directory"),
         (("save", "main"), "give: ddpbench baseline save NAME RUN_DIR"),
         (("list", "main"), "give: ddpbench baseline list"),

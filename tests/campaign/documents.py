@@ -97,7 +97,7 @@ def _merged(folder: Path) -> None:
     sources = [{**ORIGIN, "git_commit": "abc", "cores": 2, "gpus": 0}, {**ORIGIN, "fingerprint": "4567"}]
     write_json(
         folder / "given" / "merged.json",
-        {"schema_version": 1, "sources": sources, "left_out": ["one: of no rank of its launch"]},
+        {"schema_version": 1, "sources": sources, "left_out": ["one: its launch has no such rank"]},
     )
 
 

@@ -34,7 +34,7 @@ _CONTROL = re.compile(
 _WAY_OUT = re.compile(
     r"\b(use|choose|known|allowed|between|at (least|most)|must|did you mean|resume|again|expected|needs?|lower"
     r"|raise|give|name|free|remove|delete|restore|wait|stop|write|pass|set|see|instead|rerun|install|one of"
-    r"|from \S+ to|should be|belongs|leave (it |one )?out|save|is the (least|most)|by less|smaller|valid|missing"
+    r"|move|from \S+ to|should be|belongs|leave (it |one )?out|save|is the (least|most)|by less|smaller|valid|missing"
     r"|put \S+ back|make (the|it))\b"
     r"|--\w|\w = \S|\.py:\d+\)|\.py, line \d+: ",  # an option, a setting, a user's own line
     re.IGNORECASE,

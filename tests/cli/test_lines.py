@@ -217,7 +217,7 @@ def test_ranks_that_aggregate_nothing_prove_nothing(
     apart = replace(verdict(""), promise="nothing", proofs=(replace(verdict("").proofs[0], tolerance=0.0),))
     assert apart.result == "unproved"
     (line,) = _Columns(8, 8, 0).lines(apart)
-    assert line.endswith("  unproved it aggregates nothing, so that there is nothing to prove"), line
+    assert line.endswith("  unproved it aggregates nothing, so there is nothing to prove"), line
     monkeypatch.setattr("ddpbench.launch.verify.verify", lambda *_, **__: [apart])
     assert run(["verify", "--strategy", "ddp", "--workload", "mlp:small", "--world-size", "1"]) == 1
     said = capsys.readouterr()

@@ -644,7 +644,7 @@ def test_a_profile_is_a_json_file_or_a_stream(
     runs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["profile", "gpt:nano", "--out", str(tmp_path / "x.txt")]) == 2
-    assert "ends in .json" in capfd.readouterr().err
+    assert "the name of a profile must end in .json" in capfd.readouterr().err
     assert run(["profile", "gpt:nano", "--out", "-"]) == 0
     said = capfd.readouterr()
     assert json.loads(said.out) == json.loads(PROFILE)

@@ -211,7 +211,7 @@ def test_a_fabric_whose_holder_was_killed_is_made_anew(experiment: Path, tmp_pat
         assert made.lost(case) == ""
         holder.kill()
         assert not alive([holder.pid])
-        assert "the emulated network is gone: " in made.lost(case)
+        assert "the emulated network no longer exists: " in made.lost(case)
         assert "exit code -9" in made.lost(case)
         made.make([case])
         (again,) = fabrics()

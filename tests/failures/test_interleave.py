@@ -154,7 +154,7 @@ def test_whole_launches_are_in_turn_where_blocks_cannot_be(repository: Path, why
     assert sum(a != b for a, b in itertools.pairwise(order)) == 1, order
     assert not any(outcome_of(out, side, 0)["noise"]["in_turn"] for side in ("base", "new"))
     assert read_comparison(out).turns == "launches"
-    because = 'new (path=., set=env.NOTHING="1") has no access to whose turn it is, as with an older ddpbench'
+    because = 'new (path=., set=env.NOTHING="1") cannot see whose turn it is (an older ddpbench?)'
     assert (because in said) == (why != "asked for"), said
 
 
@@ -176,7 +176,10 @@ def test_an_own_loader_with_workers_keeps_its_turn_and_that_is_told(repository: 
     assert code == 0, printed + said
     order = [side for *_, side in sorted(blocks_of(out, "base", 0) + blocks_of(out, "new", 0))]
     assert sum(a != b for a, b in itertools.pairwise(order)) == 1, order
-    because = "launches are interleaved, not blocks of their steps: the workload's own loader has workers"
+    because = (
+        "launches are interleaved, not blocks of their steps, because the workload's loader has "
+        "worker processes"
+    )
     assert said.count(because) == 2, said  # for either side
     assert not any(outcome_of(out, side, 0)["noise"]["in_turn"] for side in ("base", "new"))
 
@@ -198,10 +201,10 @@ class Ready:
         (
             Ready(),
             Ready("new (path=.)", at_turnstile=False),
-            "{}: new (path=.) has no access to whose turn",
+            "{}, because new (path=.) cannot see whose turn",
             True,
         ),
-        (Ready(cases=(0, 1, 3, 4)), Ready(), "{}: the sides cannot measure the same cases", True),
+        (Ready(cases=(0, 1, 3, 4)), Ready(), "{}, because the sides cannot measure the same cases", True),
         (Ready(), Ready(whole={"0": "x", "1": "y", "4": "x"}), "of 3 of 4 cases {}: x; y", False),
         (Ready(whole={"0": "x", "1": "x"}), Ready(whole={"1": "x", "2": "x", "4": "y"}), "{}: x; y", True),
     ],
@@ -240,7 +243,10 @@ def test_without_a_socket_whole_launches_are_in_turn_and_that_is_told(
     made = turns.Turns((), tmp_path, heard, turns="blocks")  # type: ignore[arg-type]
     assert made._opened() is None
     assert made.turns == "launches"
-    assert "launches are interleaved, not blocks of their steps: there can be no socket" in heard.messages[0]
+    assert (
+        "launches are interleaved, not blocks of their steps, because no socket can be made"
+        in heard.messages[0]
+    )
     assert not list(long.iterdir())
 
 
@@ -314,7 +320,7 @@ def test_settings_are_sides_too_and_uncommitted_changes_are_said(repository: Pat
     assert code == 0, out_text + said
     (case,) = json.loads(out_text)["cases"]
     assert case["verdict"] == "faster"  # a sample of twice as many takes half the time
-    assert "has uncommitted changes or new files, and is measured as it is" in said
+    assert "has uncommitted changes or new files, which are measured too" in said
 
 
 @pytest.mark.parametrize(
@@ -327,11 +333,14 @@ def test_settings_are_sides_too_and_uncommitted_changes_are_said(repository: Pat
         (("--new", "/nowhere/x"), "--new path=/nowhere/x: the folder does not exist"),
         (("--base", "python=nothing", "--new", "."), "not a program on PATH"),
         (("--base", "python=/bin/true", "--new", "."), ""),
-        (("--base", "ref=fast", "--base", "path=.", "--new", "."), "two places for one side's code"),
+        (
+            ("--base", "ref=fast", "--base", "path=.", "--new", "."),
+            "both a commit and a folder are given for one side's code",
+        ),
         (("--base", "fast", "--new", "set=base.strategy=ddq"), "did you mean 'ddp'?"),
         (
             ("--base", "fast", "--new", "set=budget.seed = 5"),
-            "a comparison sets its rounds and their order itself",
+            "a comparison chooses the number and order of its rounds itself",
         ),
         (("--base", "fast", "--new", ".", "--total", "soon"), "--total: "),
     ],
@@ -409,12 +418,12 @@ def test_a_comparison_that_is_ended_before_its_first_round_names_no_command(repo
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert said.endswith("interrupted; no round was made\n")
+    assert said.endswith("interrupted; no round was finished\n")
     assert not out.exists()
     assert not worker_processes()
 
 
-FIT = "of the 5 planned rounds fit into 1 min 40 s; give"
+FIT = "of the 5 planned rounds fit into 1 min 40 s; to measure all, give"
 
 
 @pytest.mark.parametrize(
@@ -424,12 +433,12 @@ FIT = "of the 5 planned rounds fit into 1 min 40 s; give"
         (
             79,
             20,
-            f"starting both sides took 1 s, a round 20 s: about 4 {FIT} --total '2 min'",
+            f"starting both sides took 1 s, and a round takes 20 s. Only about 4 {FIT} --total '2 min'",
         ),
         (
             -5,
             300,
-            f"starting both sides took 0 s, a round 5 min: about 1 {FIT} --total '22 min'",
+            f"starting both sides took 0 s, and a round takes 5 min. Only about 1 {FIT} --total '22 min'",
         ),
     ],
 )
@@ -649,7 +658,7 @@ def test_a_side_that_hangs_outside_of_a_launch_is_ended_and_named(
     assert time.monotonic() - began < 60
     assert found.value.side == "base"
     assert str(found.value) == (
-        f"base (path=.): it said nothing for 5 s while {doing}, at line {line} of "
+        f"base (path=.): it printed nothing for 5 s while {doing}, at line {line} of "
         f"{repository / 'sitecustomize.py'}: it was ended"
     )
     assert not worker_processes()
@@ -687,7 +696,7 @@ def test_a_side_that_stops_while_the_other_waits_for_its_turn_is_ended_and_named
         total_s=300,
         fewest=5,
     )
-    with pytest.raises(LaunchError, match="it said nothing for 12 s while it was") as found:
+    with pytest.raises(LaunchError, match="it printed nothing for 12 s while it was") as found:
         interleave(asked, Stopping())
     words = {"base": "base (path=.)", "new": "new (set=base.local_batch=16)"}[stopped[0]]
     assert str(found.value).startswith(f"{words}: "), found.value

@@ -182,8 +182,8 @@ def test_a_run_of_another_machine_or_experiment_is_refused(
     replanned = run_cli("sweep", run)
     assert replanned.returncode == 2
     assert (
-        f"was planned with other cases: none not planned now, {left_out['case_id']} not then"
-        in replanned.stderr
+        "was planned with other cases: give another --out (only planned before: none; only planned now: "
+        f"{left_out['case_id']})" in replanned.stderr
     )
     (run / "plan.json").write_text(plan, encoding="utf-8")
     machine = json.loads((run / "machine.json").read_text(encoding="utf-8"))

@@ -105,7 +105,10 @@ def test_a_mistake_is_named_with_its_file_and_line(server: ServerProcess, tmp_pa
     [
         ("import torch\n\nimport no_such_module\n", r"No module named 'no_such_module' \(.*own_bad\.py:3\)"),
         ("x = 1\ndef broken(:\n", r"SyntaxError: .* \(.*own_bad\.py:2\)"),
-        ("import sys\nsys.exit(2)\n", r"ends the process; .* belongs under if __name__"),
+        (
+            "import sys\nsys.exit(2)\n",
+            r"ends the process; move what the script runs when started under if __name__",
+        ),
         ("import os\nos.kill(os.getpid(), 11)\n", r"killed it by SIGSEGV"),
     ],
 )
@@ -126,7 +129,10 @@ def test_a_file_that_reads_the_command_line_is_told_that_it_is_empty(
         encoding="utf-8",
     )
     problem = inspected(server, case_of(f"{path}:Mine"), tmp_path, 60)["problem"]
-    assert "it ends the process (it reads the command line, which is empty here); what a script" in problem
+    assert (
+        "it ends the process (it reads the command line, which is empty here); move what the script"
+        in problem
+    )
     assert "your code ends the process" not in problem
 
 

@@ -68,7 +68,7 @@ def test_a_change_that_is_slower_than_its_commit_fails_its_test(repository: Path
     assert f"base (ref=fast) against new (path={repository}), interleaved" in said
     assert "test_steps.py::test_step: slower by more than 3 %: +" in said
     assert "rounds)" in said
-    assert f"new: {repository} has uncommitted changes or new files, and is measured as it is" in said
+    assert f"new: {repository} has uncommitted changes or new files, which are measured too" in said
     (one,) = json.loads(saved.read_text())["benchmarks"]
     assert one["stats"]["rounds"] >= 5
     assert one["stats"]["median"] == pytest.approx(
@@ -87,7 +87,7 @@ def test_a_faster_checkout_of_the_same_case_passes_from_a_folder_below(repositor
     (checkout / "tests" / "train.py").write_text(TRAIN.format(sleep=0.03))
     said = gate(repository / "tests", f"--ddpbench-baseline={checkout}", code=0)
     assert "test_step: faster: " in said
-    assert f"base: {checkout} has uncommitted changes or new files, and is measured as it is" in said
+    assert f"base: {checkout} has uncommitted changes or new files, which are measured too" in said
 
 
 SAYS_TURNS = """
@@ -115,7 +115,7 @@ def test_another_interpreter_is_a_side_and_time_ends_it(repository: Path) -> Non
     assert f"base (python={sys.executable}) against new, interleaved" in said
     assert "test_step: cannot tell: too few rounds: 1 of 5 at least" in said
     assert "only 1 of the 6 rounds that were planned: there was no time for more" in said
-    assert "nothing could be judged: the gate has not been passed" in said
+    assert "no test could be judged, so the gate was not passed" in said
     assert "1 undecided in" in said
     assert "passed in" not in said
 
@@ -128,7 +128,7 @@ def test_what_the_base_cannot_run_is_measured_and_said(repository: Path) -> None
     assert "there is no file" in said
     assert "1 undecided in" in said
     assert "passed in" not in said
-    assert "nothing could be judged" in said
+    assert "no test could be judged" in said
 
 
 def test_what_is_no_other_side_is_refused_before_anything_is_measured(repository: Path) -> None:

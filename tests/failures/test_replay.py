@@ -117,7 +117,7 @@ def test_a_sweep_of_a_replay_records_its_pace_and_no_loss_and_refuses_another_pr
     (tmp_path / "tiny.json").write_text(json.dumps(data(optimizer_s=0.004)), encoding="utf-8")
     said = refused("sweep", run.path)
     assert "workload_digest" in said
-    assert "was measured under other conditions" in said
+    assert "was measured under different conditions" in said
 
 
 @pytest.mark.parametrize(
@@ -125,16 +125,16 @@ def test_a_sweep_of_a_replay_records_its_pace_and_no_loss_and_refuses_another_pr
     [
         (["gpt:nan"], "unknown workload 'gpt:nan'; did you mean 'gpt:nano'?"),
         (["mlp", "--out", "/nowhere/at/all.json"], "cannot be written: there is no directory /nowhere"),
-        (["mlp", "--out", "/tmp"], "a profile's file ends in .json"),
+        (["mlp", "--out", "/tmp"], "the name of a profile must end in .json"),
         (
             ["mlp", "--steps", "1"],
             "--steps: 1 given; must be a whole number, 2 to 1,000,000: fewer give no interval",
         ),
         (["mlp", "--local-batch", "0"], "--local-batch: 0 given; must be a whole number, 1 to 1,000,000"),
         (["mlp", "--device", "cuda"], "no GPU torch can use"),
-        (["replay:resnet50-v100"], "replays a profile already"),
+        (["replay:resnet50-v100"], "already replays a profile"),
         (["mlp", "--set", "options.gpt.block_size=4"], "'gpt' is not used by this experiment"),
-        (["mlp", "--set", "axes.local_batch=[2,4]"], "several cases; a profile needs one"),
+        (["mlp", "--set", "axes.local_batch=[2,4]"], "makes several cases, but a profile needs exactly one"),
         (["gone.py:Mine"], "there is no file"),
     ],
 )

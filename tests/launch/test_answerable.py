@@ -56,7 +56,10 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
             2,
             "ddp · 2 ranks · default buckets · gloo",
             NO_MPI,
-            'this machine cannot answer the experiment: of backend = "gloo" and "mpi" only "gloo" can run here',
+            (
+                'this machine cannot answer the experiment\'s question: only "gloo" of '
+                'backend = "gloo" and "mpi" can run here'
+            ),
         ),
         ("launchers", 3, "ddp · 2 ranks · default buckets · launched by torchrun", NO_MPIEXEC, ""),
     ],
@@ -89,8 +92,8 @@ def test_what_alone_was_asked_for_and_is_not_here_is_refused(
 
 def test_of_several_devices_those_that_are_not_here_are_skipped(capsys: pytest.CaptureFixture[str]) -> None:
     out = printed(capsys, "quick", "--set", 'axes.device=["cpu", "cuda"]')
-    assert "needs 2 GPUs, one a rank; here is no GPU torch can use" in out
-    assert 'of device = "cpu" and "cuda" only "cpu" can run here' in out
+    assert "needs 2 GPUs, one per rank; this machine has no GPU torch can use" in out
+    assert 'only "cpu" of device = "cpu" and "cuda" can run here' in out
 
 
 def test_a_dry_run_says_that_eight_nodes_of_real_computation_need_more_cores(
@@ -99,8 +102,9 @@ def test_a_dry_run_says_that_eight_nodes_of_real_computation_need_more_cores(
     path = tmp_path / "eight.toml"
     path.write_text(EIGHT_NODES, encoding="utf-8")
     assert (
-        "this machine cannot answer the experiment: every case that aggregates has more threads than the 2 cores here "
-        "(the smallest has 8), and such cases are not ranked; use fewer ranks, a machine with more cores, or a replay"
+        "this machine cannot answer the experiment's question: every case that aggregates has more "
+        "threads than the 2 cores here (the smallest has 8), and oversubscribed cases are not ranked. "
+        "Use fewer ranks, a machine with more cores, or a replay"
     ) in printed(capsys, str(path))
     replayed = EIGHT_NODES.replace('"mlp:small"', '"replay:gpt-nano-cpu"').replace("local_batch = 4\n", "")
     path.write_text(replayed, encoding="utf-8")
@@ -113,7 +117,7 @@ def test_one_rank_answers_nothing_and_a_question_on_recovery_needs_no_second_cas
     path = tmp_path / "one.toml"
     path.write_text('[base]\nworkload = "mlp:small"\nstrategy = "single"\nworld_size = 1\n', encoding="utf-8")
     out = printed(capsys, str(path))
-    assert "the experiment has no case of several ranks: its cases are measured, and none is ranked" in out
+    assert "the experiment has no case with several ranks, so its cases are measured but not ranked" in out
     assert "this machine" not in out
     assert "cannot answer" not in printed(capsys, "recovery")
 

@@ -22,7 +22,9 @@ def test_a_directory_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for name in ("missing", "file"):
         base = f'checkpoint = true\ncheckpoint_dir = "{tmp_path / name}"'
-        with pytest.raises(OutputError, match=f"{name}' is not a directory: make it, name another"):
+        with pytest.raises(
+            OutputError, match=f"{name}' is not a directory: make the directory, name another"
+        ):
             prepare(request(tmp_path, base))
 
 

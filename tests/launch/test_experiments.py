@@ -118,4 +118,4 @@ def test_what_is_no_file_is_no_experiment_and_nobody_waits_for_it(
     assert listed.count("(cannot be read: ") == 3
     page = " ".join(listed.split())
     assert "(cannot be read: it is too large; it must be 1 MiB at most)" in page
-    assert "(cannot be read: it has a key of too many parts: at most 64 may stand in one)" in page
+    assert "(cannot be read: it has a key with too many parts; a key must have 64 at most)" in page

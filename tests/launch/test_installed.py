@@ -176,7 +176,7 @@ def test_two_packages_with_one_name_are_both_told(install: Install) -> None:
     install({"ddpbench.algorithms": {"mean": "fourth:Mean"}}, name="fourth")
     with pytest.raises(ValueError, match=r"fourth and third both have an algorithm 'mean': name it"):
         path_of("algorithm", "mean")
-    said = "of fourth and third, and so refused: name it by its path, 'fourth:Mean' or 'third:Mean'"
+    said = "of fourth and third, so it is ambiguous: name it by its path, 'fourth:Mean' or 'third:Mean'"
     assert listed("algorithm", []) == {"mean": said}
     with pytest.raises((ExperimentError, RequestError), match="both have a workload 'forecast'"):
         cases_of('[base]\nstrategy = "ddp"\nworkload = "forecast"\nworld_size = 2\n')
@@ -194,7 +194,9 @@ def test_two_packages_with_one_name_are_both_told(install: Install) -> None:
 def test_one_class_under_two_names_is_refused(install: Install, kind: str, names: list[str]) -> None:
     install(SOUND | {"ddpbench.strategies": dict.fromkeys(("topk", "best_k"), "ddp_topk:TopK")})
     start = "" if kind == "strategy" else '[base]\nstrategy = "ddp"\n'
-    with pytest.raises(RequestError, match=f"{names[0]!r} and {names[1]!r} are one {kind}: leave one out"):
+    with pytest.raises(
+        RequestError, match=f"{names[0]!r} and {names[1]!r} are the same {kind}: leave one out"
+    ):
         cases_of(f"{start}[axes]\n{kind} = {names}")
 
 
@@ -270,7 +272,7 @@ def test_options_under_another_name_are_told_under_which(
 def test_options_of_one_class_under_two_names_are_refused_as_a_class(install: Install) -> None:
     install({"ddpbench.strategies": dict.fromkeys(("topk", "best_k"), "ddp_topk:TopK")})
     axes = '"options.topk.ratio" = [0.1]\n"options.best_k.ratio" = [0.2]\n'
-    said = "'options.topk.ratio' and 'options.best_k.ratio' are one class's: write it one way"
+    said = "'options.topk.ratio' and 'options.best_k.ratio' name the same class: use only one of these names"
     with pytest.raises(RequestError, match=said):
         cases_of(f'[axes]\nstrategy = ["topk", "best_k"]\n{axes}')
 

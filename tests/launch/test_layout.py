@@ -54,7 +54,7 @@ def test_the_lines_are_what_a_user_pastes() -> None:
 
 
 def test_a_host_named_twice_is_refused_but_for_this_one() -> None:
-    with pytest.raises(RequestError, match=r"--nodes 'a,b,a': a named twice, .* raise --ranks-per-node"):
+    with pytest.raises(RequestError, match=r"--nodes 'a,b,a': a is named twice, .* raise --ranks-per-node"):
         Nodes(names=("a", "b", "a"))
     assert Nodes(names=("127.0.0.1", "127.0.0.1")).slots == 2
 
@@ -69,7 +69,7 @@ def test_auto_fills_as_few_nodes_as_hold_a_case(tmp_path: Path) -> None:
         ("data_parallel", 1): "1x1",
         ("data_parallel", 2): "1x2",
         ("data_parallel", 4): "1x4",
-        ("data_parallel", 8): "8 replicas in one process, planned for 4 a node",
+        ("data_parallel", 8): "8 replicas in one process, but planned for 4 per node",
         ("single", 1): "1x1",
     }
 
@@ -85,10 +85,10 @@ def test_layouts_as_an_axis_are_kept_and_what_does_not_fit_is_skipped(tmp_path: 
         entry.case.nodes: entry.skip_reason for entry in planned.plan.cases if entry.case.world_size == 8
     }
     assert found == {
-        1: "needs 1 x 8 (nodes x ranks); planned for 4 x 4 (nodes x ranks)",
+        1: "needs 1 x 8 (nodes x ranks), but planned for 4 x 4 (nodes x ranks)",
         2: None,
         4: None,
-        8: "needs 8 x 1 (nodes x ranks); planned for 4 x 4 (nodes x ranks)",
+        8: "needs 8 x 1 (nodes x ranks), but planned for 4 x 4 (nodes x ranks)",
     }
     assert len({entry.case.case_id for entry in planned.plan.cases}) == 5  # and the base case
     assert {entry.case.launcher for entry in planned.plan.cases} == {"torchrun"}
@@ -99,7 +99,7 @@ def test_a_world_that_does_not_divide_takes_more_nodes_or_none(tmp_path: Path) -
     text = '[base]\nworkload = "mlp:small"\n[axes]\nworld_size = [6, 7]'
     assert layouts(tmp_path, text, three) == {
         ("ddp", 6): "2x3",
-        ("ddp", 7): "needs 1 x 7 (nodes x ranks); planned for 3 x 4 (nodes x ranks)",
+        ("ddp", 7): "needs 1 x 7 (nodes x ranks), but planned for 3 x 4 (nodes x ranks)",
         ("single", 1): "1x1",
     }
 

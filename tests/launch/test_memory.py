@@ -36,7 +36,7 @@ def test_a_job_that_does_not_fit_is_skipped_and_the_shrink_it_names_fits() -> No
     entry = within_memory(resnet50(16), 24 * GIB)
     assert entry.skip_reason is not None
     assert entry.skip_reason.startswith("16 ranks need about 29.")
-    assert "here is 24 GiB: set shrink = " in entry.skip_reason
+    assert "but only 24 GiB is available: set shrink = " in entry.skip_reason
     found = re.search(r"shrink = (\d+)", entry.skip_reason)
     assert found is not None
     shrink = int(found[1])

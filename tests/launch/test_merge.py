@@ -48,7 +48,7 @@ def test_a_merge_that_is_interrupted_in_its_report_says_how_the_page_is_made(
         assert cli(["merge", str(one.path), str(two.path), "--out", str(tmp_path / "m")]) == 130
     *_, last = capsys.readouterr().err.splitlines()
     assert last == (
-        f"interrupted; the launches are merged, and the page is made by: ddpbench report {tmp_path / 'm'}"
+        f"interrupted; the launches are merged. To make the page, run: ddpbench report {tmp_path / 'm'}"
     )
     assert cli(last.rpartition(": ddpbench ")[2].split()) == 0
 
@@ -137,7 +137,7 @@ def test_rounds_of_the_same_case_are_counted_on(tmp_path: Path) -> None:
     again = merge([merged.run.path, a_run(tmp_path / "d", cases, started_utc="d").path], tmp_path / "four")
     assert len(again.run.launches(SINGLE.case_id)) == 20
     assert len(json.loads(again.run.merged.read_text())["sources"]) == 4
-    with pytest.raises(RequestError, match="hold the same run, or a merge of it"):
+    with pytest.raises(RequestError, match="hold the same run or a merge of it"):
         merge([merged.run.path, runs[1].path], tmp_path / "five")
 
 
@@ -261,7 +261,7 @@ def test_unfinished_and_crowded_launches_are_left_out_and_counted(tmp_path: Path
     large.launch(SINGLE.case_id, "measure", 4).outcome.unlink()
     merged = merge([small.path, large.path], tmp_path / "out")
     assert merged.left_out == [
-        f"5 launches of {ddp.case_id} in {small.path}: more ranks than cores there, and in another run it had enough",
+        f"5 launches of {ddp.case_id} in {small.path}: oversubscribed there, but not in another of the runs",
         f"1 launch of {SINGLE.case_id} in {large.path}: unfinished",
     ]
     frame = ddpbench.load(merged.run.path).set_index("case_id")
@@ -295,7 +295,7 @@ def test_wrong_requests_are_sentences(tmp_path: Path) -> None:
     one = a_run(tmp_path / "one", {SINGLE: 100})
     two = a_run(tmp_path / "two", {SINGLE: 100}, started_utc="later")
     out = tmp_path / "out"
-    with pytest.raises(RequestError, match="needs two run directories"):
+    with pytest.raises(RequestError, match="needs at least two run directories"):
         merge([one.path], out)
     with pytest.raises(RequestError, match="is given twice"):
         merge([one.path, one.path / ".." / "one"], out)
@@ -472,7 +472,7 @@ def test_more_runs_than_a_plan_may_name_are_not_merged(
 ) -> None:
     runs = [a_run(tmp_path / name, {SINGLE: 100}, rounds=1, started_utc=name) for name in ("a", "b")]
     monkeypatch.setattr("ddpbench.launch.merge.merge.MOST_MERGED", 1)
-    with pytest.raises(RequestError, match="2 runs are too many for one; 1 are the most"):
+    with pytest.raises(RequestError, match="2 runs given; a merge takes 1 at most"):
         merge([run.path for run in runs], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -149,7 +149,7 @@ def test_a_launch_of_another_case_is_not_merged(runs: tuple[RunDir, RunDir], tmp
     merged = merge([one.path, two.path], tmp_path / "out")
     assert merged.launches == 10
     assert len(merged.left_out) == 2
-    assert all("with another launch's records" in text for text in merged.left_out)
+    assert all("holding another launch's records" in text for text in merged.left_out)
 
 
 def test_a_merge_that_fails_leaves_no_folder(
@@ -245,7 +245,7 @@ def test_a_folder_that_takes_a_new_ones_place_at_once_is_neither_written_nor_rem
     shared.chmod(0o777)
     swap = Exchanging(shared, ".out.merging-", "earlier")
     monkeypatch.setattr(os, "mkdir", swap)
-    with pytest.raises(OutputError, match="another folder was put in its place while it was made"):
+    with pytest.raises(OutputError, match="another folder replaced it while it was being made"):
         merge([run.path for run in runs], shared / "out")
     assert swap.done
     (mine,) = shared.glob(".out.merging-*")

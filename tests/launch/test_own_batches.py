@@ -59,7 +59,7 @@ def test_a_batch_that_no_case_can_have_is_told_before_there_are_cases(
     monkeypatch.setattr(own_batches, "stated_batch", lambda *_: 10**400)
     (tmp_path / "train.py").write_text(SAYS, encoding="utf-8")
     with pytest.raises(
-        WorkloadError, match=r"Mine: its batch: a whole number of about 400 digits given; must be"
+        WorkloadError, match=r"Mine: invalid batch a whole number of about 400 digits: must be"
     ):
         own_batches.stated_batches([f"{tmp_path}/train.py:Mine"])
 
@@ -94,19 +94,25 @@ def test_the_classes_own_batch_is_the_local_batch_and_a_resume_keeps_it(
     assert again.notes == ()
 
 
+LOCAL = (
+    "the experiment's local_batch = 4 is used, though Mine says batch = 32 (to use the class's, "
+    "set base.local_batch = 32)"
+)
+
+
 @pytest.mark.parametrize(
     ("overrides", "batch", "note"),
     [
         (
             ["base.local_batch=4"],
             4,
-            "local_batch = 4 is the experiment's and is used; Mine says batch = 32 (set base.local_batch to take that)",
+            LOCAL,
         ),
         (["base.local_batch=32"], 32, None),
         (
             ["base.scaling=strong", "base.global_batch=8"],
             8,
-            "global_batch = 8 is the experiment's, over all ranks, and is used; Mine says batch = 32",
+            "the experiment's global_batch = 8 over all ranks is used, though Mine says batch = 32",
         ),
     ],
 )
@@ -124,8 +130,8 @@ def test_batches_that_are_an_axis_win_too() -> None:
     text = '[base]\nworkload = "train.py:Mine"\n[axes]\nlocal_batch = [1, 4]'
     experiment = parse_experiment(text, TableCatalog(), name="x")
     (note,) = batch_notes(experiment, {"train.py:Mine": 32})
-    assert note.startswith("local_batch = [1, 4] is the experiment's and is used; ")
-    assert note.endswith("(set axes.local_batch to take that)")
+    assert note.startswith("the experiment's local_batch = [1, 4] is used, though ")
+    assert note.endswith("(to use the class's, set axes.local_batch = [32])")
 
 
 COMMANDS = ["sweep", "plan", "submit"]
@@ -139,10 +145,10 @@ COMMANDS = ["sweep", "plan", "submit"]
         (
             "quick",
             {4},
-            "local_batch = 4 is the experiment's and is used; Mine says batch = 32 (set base.local_batch to take that)",
+            LOCAL,
         ),
         ("without", {32}, "local_batch = 32, as Mine says batch = 32"),
-        ("axis", {2, 16}, "local_batch = [2, 16] is the experiment's and is used; Mine says batch = 32"),
+        ("axis", {2, 16}, "the experiment's local_batch = [2, 16] is used, though Mine says batch = 32"),
     ],
 )
 def test_with_workload_the_experiments_local_batch_is_used_and_said(

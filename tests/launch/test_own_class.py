@@ -203,8 +203,8 @@ def test_outputs_with_a_loss_and_a_schedule_of_unknown_length(tmp_path: Path) ->
     text, left = written(tmp_path, HUGGING_FACE)
     assert text == textwrap.dedent("""\
         class Measured:
-            # `updates_per_epoch` in optimizer() holds for the class's own batch and one process per rank;
-            # with another local_batch, or data_parallel, an epoch has another number of steps.
+            # `updates_per_epoch` in optimizer() is right for the class's batch and one process per rank.
+            # With another local_batch, or under data_parallel, the number of steps per epoch differs.
             collate = default_data_collator
             batch = 8
 
@@ -284,7 +284,7 @@ def test_a_flat_script_is_told_that_it_trains_when_it_is_imported(tmp_path: Path
                 return optim.SGD(parameters, lr=0.001, momentum=0.9)
         """)
     assert len(left) == 1
-    assert left[0].startswith("The script trains when it is imported: put what trains below")
+    assert left[0].startswith("The script trains when it is imported: move the training below")
 
 
 ACCUMULATES = """
@@ -421,12 +421,13 @@ def test_a_schedule_by_epoch_and_a_second_loop_are_told_and_stand_in_the_class(t
     text, left = written(tmp_path, BY_EPOCH)
     loops, schedule = left
     assert loops == (
-        "The script trains in 2 loops, of lines 8 and 17: this class is the one of line 8; another one needs a "
-        "separate class."
+        "The script trains in 2 loops, in lines 8 and 17. This class is for the loop in line 8; "
+        "another loop needs another class."
     )
     assert schedule == (
-        "`plan.step()` of line 21 stands outside the loop over batches and is left out: the learning rate stays as it "
-        "begins. To have it change with every update, return (optimizer, scheduler) from optimizer()."
+        "`plan.step()` in line 21 is outside the loop over batches and is left out, so the learning "
+        "rate never changes. To change it with every update, return (optimizer, scheduler) "
+        "from optimizer()."
     )
     head = list(itertools.takewhile(lambda line: line.startswith("    # "), text.splitlines()[1:]))
     assert max(map(len, head)) <= 100
@@ -438,7 +439,7 @@ def test_a_schedule_within_the_loop_over_batches_is_not_told_to_be_left_out(tmp_
     assert not any("plan" in each for each in left)
     alone = textwrap.dedent(BY_EPOCH).replace("        rough.step()\n", "")
     text, left = written(tmp_path, alone.replace("net(x, y).backward()\n", "pass\n", 1))
-    assert [each.partition(" of line")[0] for each in left] == ["`plan.step()`"]
+    assert [each.partition(" in line")[0] for each in left] == ["`plan.step()`"]
     assert "lr=0.1" in text
 
 
@@ -543,7 +544,7 @@ def test_an_average_of_weights_that_a_step_leaves_out_is_named(tmp_path: Path) -
     found = written_class(read_script(path))
     assert "def step(self" in found.text
     assert "average" not in found.text.partition("def step(self")[2]
-    said = "`average.update(model)` of the loop is left out: if it belongs to a step, add it to step()."
+    said = "`average.update(model)` in the loop is left out: if it is part of a step, add it to step()."
     assert said in found.left
     assert [each.group for each in found.dropped if each.text == "average.update(model)"] == [
         "what else is done to the model"
@@ -553,7 +554,7 @@ def test_an_average_of_weights_that_a_step_leaves_out_is_named(tmp_path: Path) -
 def test_what_a_loop_does_to_its_model_besides_is_told(tmp_path: Path) -> None:
     source = HUGGING_FACE.replace("schedule.step()", "average.update(model)\n                schedule.step()")
     _, left = written(tmp_path, source)
-    assert any(each.startswith("`average.update(model)` of the loop is left out") for each in left)
+    assert any(each.startswith("`average.update(model)` in the loop is left out") for each in left)
 
 
 @pytest.mark.parametrize(

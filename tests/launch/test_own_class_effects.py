@@ -373,7 +373,8 @@ def test_an_argument_of_a_method_is_not_assigned_to(tmp_path: Path) -> None:
     assert found.is_open
     assert "model = ..." not in found.text
     assert (
-        "...  # see that the argument `model` is the one meant here: as in the script, in run()" in found.text
+        "...  # check that the argument `model` is what is meant here: as in the script, in run()"
+        in found.text
     )
 
 

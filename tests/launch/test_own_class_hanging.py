@@ -90,7 +90,7 @@ def test_a_loss_of_names_that_hold_the_script_s_own_model_is_a_line_to_fill_in(
     own = "optimizer" if name == "rates" else "model"
     assert found.is_open
     assert any(
-        each.startswith("loss():") and f"`{name}` is made of the script's own `{own}`" in each
+        each.startswith("loss():") and f"`{name}` is made from the script's `{own}`" in each
         for each in found.left
     ), found.left
 
@@ -102,7 +102,7 @@ def test_a_schedule_of_schedules_of_the_script_s_own_optimizer_is_a_line_to_fill
     """
     found = written(tmp_path, before, after="schedule.step()")
     assert found.is_open
-    assert any("`warm` is made of the script's own `optimizer`" in each for each in found.left), found.left
+    assert any("`warm` is made from the script's `optimizer`" in each for each in found.left), found.left
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def test_an_epoch_is_a_ranks_share_of_the_batches(
     _, scheduler = made(tmp_path, found).optimizer([nn_parameter()])
     assert scheduler.lr_lambdas[0](1) == 1 - 1 / updates
     assert any(
-        "with another local_batch, or data_parallel, an epoch has another" in each for each in found.notes
+        "or under data_parallel, the number of steps per epoch differs" in each for each in found.notes
     )
     assert not written(tmp_path).notes
 
@@ -96,7 +96,7 @@ def test_a_part_of_the_batches_has_their_size_and_a_note(loader: str, tmp_path: 
     assert not found.is_open, found.left
     assert "    batch = 8\n" in found.text
     (note,) = found.notes
-    assert note.startswith(f"The script goes through a part of its batches, `{loader}` (line ")
+    assert note.startswith(f"The script goes through only some batches, `{loader}` (line ")
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ def test_a_batch_size_that_is_drawn_is_to_be_filled_in(tmp_path: Path) -> None:
     path.write_text(source, encoding="utf-8")
     found = written_class(read_script(path))
     assert "batch = " not in found.text.replace("= batch", "")
-    assert found.left == ["The batch size is not to be seen: add `batch = N` to the class."]
+    assert found.left == ["The batch size was not found: add `batch = N` to the class."]
 
 
 def test_values_that_stay_the_same_are_written_where_they_are_read(tmp_path: Path) -> None:

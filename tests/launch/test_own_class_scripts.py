@@ -82,7 +82,7 @@ def test_there_are_ten_shapes_and_more() -> None:
 
 @pytest.mark.parametrize(("path", "kind"), [(Path(), "a folder"), (Path(os.devnull), "a device")])
 def test_what_is_no_regular_file_is_called_what_it_is(path: Path, kind: str) -> None:
-    with pytest.raises(RequestError, match=f"{path} is {kind}, not a script: give the path of one"):
+    with pytest.raises(RequestError, match=f"{path} is {kind}, not a script: give the path of a script"):
         read_script(path)
 
 
@@ -156,7 +156,7 @@ def test_what_is_left_out_stands_at_the_head_of_the_class_and_on_standard_error(
         assert f"left out: {each}" in printed
         assert f"Left out, {each}" in head
     assert "set in the experiment: options.ddp.find_unused_parameters = true (line 35)" in printed
-    assert "of line 35: options.ddp.find_unused_parameters = true" in head
+    assert "from line 35: options.ddp.find_unused_parameters = true" in head
     assert printed.rstrip().endswith(
         "--set base.bucket_cap_mb=1 --set options.ddp.find_unused_parameters=true "
         "--set options.ddp.broadcast_buffers=false --set base.threads_per_rank=8 --set base.loader_workers=2"
@@ -305,7 +305,7 @@ BROKEN = {
     "a batch that nothing reads": (
         "loss = nn.functional.mse_loss(model(x), y)",
         "loss = model(torch.ones(8, 4)).mean()",
-        "the mean over its samples. It cannot be taken from the script: it never reads `batch`.",
+        "the mean over its samples. The script's code cannot be used: it never reads `batch`.",
     ),
     "a model that nothing reads": (
         "loss = nn.functional.mse_loss(model(x), y)",
@@ -396,7 +396,7 @@ def test_a_global_that_an_argument_of_the_method_would_hide_is_found(tmp_path: P
     source = textwrap.dedent(source).replace("import time\n", "import time\nbatch = 32\n", 1)
     found = written(tmp_path, source.replace("mse_loss(model(x), y)", "mse_loss(model(x), y) / batch"))
     assert any(
-        "`batch` is a name of the script's and another one of the method's" in each for each in found.left
+        "`batch` means one thing in the script and another in the method" in each for each in found.left
     )
 
 
@@ -461,8 +461,8 @@ def test_what_nobody_thought_of_is_a_sentence_with_a_line(
     assert run(["init", str(path)]) == 2
     printed = capsys.readouterr().err
     assert printed == (
-        f"ddpbench: {path}, line 17: this cannot be followed (AssertionError); write the class by hand, as "
-        "docs/own-loop.md shows it\n"
+        f"ddpbench: {path}, line 17: cannot be analysed (AssertionError); write the class by hand, as "
+        "docs/own-loop.md shows\n"
     )
 
 
@@ -503,7 +503,7 @@ def test_of_a_changed_script_there_is_a_class_that_passes_its_checks_or_a_senten
             assert not _read_too_early(method), (label, found.text)
         if can_guard(read_script(path), found.ends) or not found.ends:
             ast.parse(inserted(read_script(path), found.whole, found.ends))
-    assert not [each for each in refused if "cannot be followed" in each or "\n" in each]
+    assert not [each for each in refused if "cannot be analysed" in each or "\n" in each]
     assert tried > 15
     assert closed > 1  # some have something to fill in, but not all
 

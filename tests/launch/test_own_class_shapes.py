@@ -355,7 +355,7 @@ def test_a_state_that_a_batch_leaves_to_the_next_one_is_kept(
         expected.backward()
         own.step()
         assert measured.step(model, (x, y), optimizer).item() == expected.item()
-    assert any("`state` is kept from one batch to the next" in note for note in found.notes)
+    assert any("The script keeps `state` from one batch to the next" in note for note in found.notes)
 
 
 def test_a_step_that_keeps_a_state_clips_and_takes_its_schedule_itself(tmp_path: Path) -> None:
@@ -791,7 +791,10 @@ def test_a_module_of_which_nobody_sees_where_in_the_model_it_is_is_to_be_said(
     model: str, tmp_path: Path
 ) -> None:
     found = with_parts(tmp_path, model)
-    assert "        body = ...  # the part of the model that the script has by this name" in found.text
+    assert (
+        "        body = ...  # the part of the model that has this name in the script, not a copy"
+        in found.text
+    )
     assert found.is_open
 
 

@@ -89,17 +89,18 @@ def test_a_function_that_trains_again_is_told(body: str, call: str, count: int, 
     lines = lines_of(tmp_path / "train.py", f"{call}(")
     assert len(lines) == count
     sentence = (
-        f"The script trains by {count} calls of {call.rpartition('.')[2]}(), in lines {series_of(lines)}: this class "
-        f"is the one of line {lines[0]}; another call needs another class."
+        f"The script trains in {count} calls of {call.rpartition('.')[2]}(), in lines "
+        f"{series_of(lines)}. This class is for the one of line {lines[0]}; another call needs another "
+        "class."
     )
     assert sentence in found.left
-    assert "The script trains by" in found.text, "also a comment at the head of the class"
+    assert "The script trains in" in found.text, "also a comment at the head of the class"
 
 
 def test_two_calls_of_one_line_are_told(tmp_path: Path) -> None:
     found = made(tmp_path, "fit(model, small, F.l1_loss); fit(model, big, F.mse_loss, 0.01)")
     (line,) = lines_of(tmp_path / "train.py", "fit(")
-    assert f"The script trains by 2 calls of fit(), in line {line}: this class is the first one" in str(
+    assert f"The script trains in 2 calls of fit(), in line {line}. This class is for the first one" in str(
         found.left
     )
 
@@ -185,15 +186,15 @@ def test_what_a_later_epoch_does_is_to_be_decided(tmp_path: Path) -> None:
     first, second = found.left
     assert first == "model(): do there what line 16 does: `model.body.requires_grad_(False)`."
     assert second == (
-        "model(): decide whether the class trains as before or after line 20, which runs in an epoch: "
-        "`model.body.requires_grad_(True)`."
+        "model(): decide whether the class trains as before or as after line 20, which runs during "
+        "an epoch: `model.body.requires_grad_(True)`."
     )
     assert found.is_open
 
 
 def test_a_first_call_that_evaluates_is_not_told_as_one_that_trains(tmp_path: Path) -> None:
     body = "fit(model, big, F.l1_loss, train=False)\nfit(model, small, F.l1_loss)"
-    assert not [each for each in made(tmp_path, body).left if each.startswith("The script trains by")]
+    assert not [each for each in made(tmp_path, body).left if each.startswith("The script trains in")]
 
 
 @pytest.mark.parametrize(

@@ -79,16 +79,17 @@ def methods(found: Written) -> dict[str, str]:
 )
 def test_gradients_that_are_cleared_in_some_way_are(tmp_path: Path, clearing: str) -> None:
     found = written(tmp_path, USUAL.replace("optimizer.zero_grad()", clearing))
-    assert not any("cleared" in each for each in found.left), found.left
+    assert not any("when to clear gradients" in each for each in found.left), found.left
 
 
 @pytest.mark.parametrize(
-    ("epoch", "when"), [("optimizer.zero_grad()", "loop over batches, in line"), ("pass", "nowhere")]
+    ("epoch", "when"),
+    [("optimizer.zero_grad()", "outside the loop over batches, in line"), ("pass", "nowhere")],
 )
 def test_gradients_that_no_batch_clears_are_a_line_to_fill_in(tmp_path: Path, epoch: str, when: str) -> None:
     found = written(tmp_path, USUAL.replace("optimizer.zero_grad()", "pass"), epoch)
     assert found.is_open
-    (line,) = [each for each in found.left if "gradients are cleared" in each]
+    (line,) = [each for each in found.left if "when to clear gradients" in each]
     assert when in line
 
 
@@ -148,7 +149,7 @@ def test_a_loss_that_is_made_in_pieces_is_noted(tmp_path: Path) -> None:
     optimizer.step()
     """
     assert written(tmp_path, pieces).notes == [
-        "step() returns the last `loss` of its loop, not the whole batch's."
+        "step() returns only the last `loss` of its loop, not the loss of the whole batch."
     ]
 
 
@@ -184,7 +185,7 @@ def test_a_model_that_is_cast_is_a_line_to_fill_in(tmp_path: Path, cast: str) ->
 def test_a_statement_of_the_scripts_loop_is_not_one_of_the_method(tmp_path: Path) -> None:
     tried = f"try:\n{textwrap.indent(USUAL.strip(), '    ')}\nexcept RuntimeError:\n    continue"
     found = written(tmp_path, tried)
-    assert any("`continue` stands in no loop" in each for each in found.left)
+    assert any("`continue` is outside any loop of the method" in each for each in found.left)
     compile(found.text, "class", "exec")
 
 

@@ -150,7 +150,7 @@ def test_classes_of_a_package_that_is_gone_are_named_once_and_their_options_are_
 ) -> None:
     monkeypatch.chdir(tmp_path)
     why = (
-        "module gone is neither in the working directory nor installed; a class in a file is named like "
+        "module gone is neither in the working directory nor installed; name a class in a file as "
         "train.py:Measured"
     )
     options = '[options."gone.hooks:TopK"]\nratio = 0.1\n'
@@ -186,9 +186,7 @@ def test_a_module_that_is_nowhere_is_said_without_importing_any(
     for file in ("train.py", "package/__init__.py", "folder/mine.py"):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         (tmp_path / file).write_text("raise SystemExit")
-    nowhere = (
-        "is neither in the working directory nor installed; a class in a file is named like train.py:Measured"
-    )
+    nowhere = "is neither in the working directory nor installed; name a class in a file as train.py:Measured"
     assert missing_module("nosuch.mod:Mine") == f"module nosuch {nowhere}"
     assert missing_module("tiny.toml:Mine") == f"module tiny {nowhere}"
     for search in ([], [""], [str(tmp_path)]):

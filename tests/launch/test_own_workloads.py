@@ -222,7 +222,7 @@ def test_two_names_of_one_file_are_refused(folders: tuple[Path, Path]) -> None:
         "options.train.py.width" = [16, 32]
         "options../train.py.width" = [1, 2]
     """
-    with pytest.raises(RequestError, match="are one file's: write it one way"):
+    with pytest.raises(RequestError, match="name the same file: use only one of these names"):
         with_located(parse_experiment(text, CATALOG, name="x"), folders[1])
 
 
@@ -247,7 +247,7 @@ def test_one_class_under_two_names_is_refused_before_a_run_begins(
     names = [name.format(folder=folders[1]) for name in names]
     start = "" if kind == "strategy" else '[base]\nstrategy = "ddp"\n'
     found = parse_experiment(f"{start}[axes]\n{kind} = {names}", TableCatalog(folders[1]), name="x")
-    said = f"axes.{kind}: {names[-2]!r} and {names[-1]!r} are one {kind}: leave one out"
+    said = f"axes.{kind}: {names[-2]!r} and {names[-1]!r} are the same {kind}: leave one out"
     with pytest.raises(RequestError, match=re.escape(said)):
         with_located(found, folders[1])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddpbench.launch.catalog import TableCatalog
-from ddpbench.launch.plan import Plan, make_plan, plan_launch
+from ddpbench.launch.plan import Plan, make_plan, plan_launch, skip_reasons
 from ddpbench.machine.hardware import Hardware
 from ddpbench.machine.placement import applied
 from ddpbench.records import LaunchDir, RunDir
@@ -52,6 +52,23 @@ def test_every_round_launches_every_case_once_in_an_order_of_its_own() -> None:
     assert len({tuple(order) for order in rounds}) == 6
     assert plan_of(text).order == plan.order  # the seed determines it
     assert plan_of(text.replace("seed = 3", "seed = 4")).order != plan.order
+
+
+def test_each_reason_why_cases_cannot_run_is_said_once_with_its_cases() -> None:
+    experiment = parse_experiment("[axes]\nworld_size = [1, 2, 3, 4]", CATALOG, name="test")
+    cases = expand(experiment, CATALOG, Devices(kind="cpu", gpus=0, cores=4))
+    why = {1: "too small", 2: "too slow", 3: "too small", 4: "too small"}
+    entries = [
+        replace(entry, skip_reason=why[entry.case.world_size])
+        for entry in cases
+        if not entry.added_as_baseline
+    ]
+    first, second = skip_reasons(entries).split("\n")
+    assert first.startswith("  ddp · 1 rank")
+    assert first.endswith(" and 2 more: too small")
+    assert second.startswith("  ddp · 2 ranks")
+    assert second.endswith(": too slow")
+    assert " more" not in second
 
 
 def test_skipped_cases_are_in_the_plan_and_not_in_the_order() -> None:

@@ -181,7 +181,7 @@ def test_sides_differ_in_the_same_fields_however_a_setting_is_written(bare: str,
 
 def test_a_side_has_no_rounds_of_its_own_by_their_bare_name_either() -> None:
     with pytest.raises(
-        RequestError, match="a comparison sets its rounds and their order itself: use --total"
+        RequestError, match="a comparison chooses the number and order of its rounds itself: use --total"
     ):
         parse_side("base", ["set=rounds_max=5"])
 
@@ -221,8 +221,14 @@ def test_rounds_are_refused_however_they_are_written(key: str, instead: str) -> 
             with pytest.raises(RequestError) as caught:
                 refused()
             assert str(caught.value) in (
-                f"--set budget.{key}: a comparison sets its rounds and their order itself: {instead}",
-                f"--new set=budget.{key}: a comparison sets its rounds and their order itself: {instead}",
+                (
+                    f"--set budget.{key}: a comparison chooses the number and order of its rounds itself: "
+                    f"{instead}"
+                ),
+                (
+                    f"--new set=budget.{key}: a comparison chooses the number and order of its rounds "
+                    f"itself: {instead}"
+                ),
             )
 
 
@@ -281,7 +287,7 @@ def test_a_shallow_clone_is_said_to_lack_commits(tmp_path: Path, monkeypatch: py
     git(tmp_path / "whole", "commit", "-q", "--allow-empty", "-m", "2")
     git(tmp_path, "clone", "-q", "--depth", "1", f"file://{tmp_path / 'whole'}", str(tmp_path / "shallow"))
     for said in _refusals(tmp_path / "shallow", monkeypatch, "HEAD~1"):
-        assert "has no such commit, for it is a shallow clone: git fetch --unshallow" in said
+        assert "has no such commit, because this is a shallow clone: git fetch --unshallow" in said
     for said in _refusals(tmp_path / "whole", monkeypatch, "HEAD~9"):
         assert said.endswith("has no such commit")
 
@@ -306,7 +312,8 @@ def test_an_experiment_is_not_copied_through_a_commits_link(
     experiment.write_text('[base]\nworkload = "mlp:small"\n')
     monkeypatch.chdir(folder)
     with pytest.raises(
-        RequestError, match="a link leads elsewhere from bench: put the experiment into another"
+        RequestError,
+        match=r"bench/new\.toml leads elsewhere by a symbolic link: put the experiment into another",
     ):
         place(SideSpec(name="base", ref="HEAD~1"), experiment, tmp_path / "compare-1")
     assert not [*elsewhere.iterdir()]
@@ -404,13 +411,13 @@ def test_the_root_of_a_repository_is_named_for_a_folder_in_it_that_lacks_the_exp
     git(tmp_path, "clone", "-q", str(project), str(clone))
     monkeypatch.chdir(project / "bench")
     base = SideSpec(name="base", ref="main")
-    own, given = "both sides need the experiment", project / "more.toml"
+    own, given = "but both sides need the experiment", project / "more.toml"
     for path, root in ((".", ".."), (str(clone / "bench"), "../../clone")):
         new = SideSpec(name="new", path=path)
         with pytest.raises(RequestError) as raised:
             place(new, given, tmp_path / "out", base)
         assert str(raised.value) == (
-            f"new (path={path}): it has no more.toml; {own}: give the root of its repository, path={root}"
+            f"new (path={path}) has no more.toml, {own}: give the root of its repository, path={root}"
         )
         assert place(SideSpec(name="new", path=root), given, tmp_path / "out", base).experiment.is_file()
     (clone / "more.toml").unlink()
@@ -433,7 +440,7 @@ def test_one_commit_by_two_names_is_said_to_be_one(tmp_path: Path, monkeypatch: 
         )
         return same_code(base, new)
 
-    said = "both sides are the same commit with the same settings: what differs between them is chance"
+    said = "both sides are the same commit with the same settings, so any difference is chance"
     assert note("fast", "ref=HEAD") == note("fast", ".") == said
     assert note("fast", "set=base.local_batch=4") == ""
     assert note("fast", ".", clean=False) == ""

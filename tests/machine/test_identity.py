@@ -40,7 +40,7 @@ def test_equal_identities_pass_whatever_the_context() -> None:
 def test_every_difference_is_named() -> None:
     with pytest.raises(IdentityError) as caught:
         check_identity(record(), record("y", torch="2.10"), Path("run"))
-    assert "torch: '2.9' there, '2.10' here" in str(caught.value)
+    assert "torch: '2.9' before, '2.10' now" in str(caught.value)
     assert "experiment_digest: the experiment file changed\n" in str(caught.value) + "\n"
     assert "--out" in str(caught.value)
 
@@ -53,13 +53,13 @@ def test_what_digests_are_of_is_told_in_words() -> None:
     with pytest.raises(IdentityError) as caught:
         check_identity(record(), record("y", workload="gpt:nano"), Path("run"), apart)
     message = str(caught.value)
-    assert "the experiment file changed: b.c: [1] there, [2] here; b.d: unset there, 'x' here" in message
+    assert "the experiment file changed: b.c: [1] before, [2] now; b.d: unset before, 'x' now" in message
     assert "a workload or strategy, or its source changed: replay:a.json or train.py" in message
     many = settings_apart("\n".join(f"k{n} = 1" for n in range(5)), "k0 = 1\nother = 2")
-    assert many.count(" there, ") == 3
+    assert many.count(" before, ") == 3
     assert many.endswith("; and 2 more settings")
-    assert settings_apart("name = 'a'\nb = 1", "name = 'c'\nb = 2").startswith("b: 1 there")
-    assert settings_apart("[budget]\nseed = 1\n", "[budget]\nseed = 2\n") == "budget.seed: 1 there, 2 here"
+    assert settings_apart("name = 'a'\nb = 1", "name = 'c'\nb = 2").startswith("b: 1 before")
+    assert settings_apart("[budget]\nseed = 1\n", "[budget]\nseed = 2\n") == "budget.seed: 1 before, 2 now"
     assert settings_apart("[budget]\nseed = 1\n", "[budget]\nseed = 2\n", ignored={SEED}) == ""
     assert settings_apart("", "a = 1") == settings_apart("a = ", "a = 1") == ""
 

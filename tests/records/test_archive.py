@@ -111,7 +111,7 @@ def test_what_is_called_unlike_a_record_is_left_out_and_said(
         shutil.copy(launch / "rank-00000.attempt-0.jsonl", path)
     left = sum(1 if path.is_file() else len(list(path.glob("*.json*"))) for path in odd)
     assert command(["pack", str(run.path)]) == 0
-    assert f"{left} files are left out, called unlike a record: " in capsys.readouterr().err
+    assert f"{left} files are left out, because no record has such a name: " in capsys.readouterr().err
     assert contents(kept(run)) == {}
     unpack(run)
     assert contents(run) == before

@@ -78,4 +78,7 @@ def test_commands_that_read_a_run_take_the_directory(
     assert set(submission.iterdir()) == before, "its runs alone are written to"
     capsys.readouterr()
     assert run(["sweep", str(submission)]) == 2
-    assert f"ddpbench submit {submission} follows them" in capsys.readouterr().err
+    assert (
+        f"is a submission of several jobs: to follow them, run ddpbench submit {submission}\n"
+        in capsys.readouterr().err
+    )

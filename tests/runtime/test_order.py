@@ -228,7 +228,7 @@ def test_a_dry_run_says_that_its_order_is_an_example(
 ) -> None:
     request = ["sweep", str(experiment), "--dry-run", "-v", "--out", str(tmp_path / "run")]
     assert cli(request) == 0
-    assert "order of launches: an example (seed " in capsys.readouterr().out
+    assert "order of launches, as an example (seed " in capsys.readouterr().out
     assert cli([*request, "--set", "budget.seed=7"]) == 0
     assert "order of launches: seed 7\n" in capsys.readouterr().out
     assert not (tmp_path / "run").exists()

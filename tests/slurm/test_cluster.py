@@ -198,7 +198,7 @@ def test_a_time_limit_ends_a_job_and_not_the_measurement(
     mark.unlink()
     code, output = ended(client)
     assert code == 0, output
-    assert f"job {job_id} ended as TIMEOUT; it is submitted again" in output
+    assert f"job {job_id} ended as TIMEOUT; it will be submitted again" in output
     after = outcomes(out / "nodes-1")
     assert {name: after.get(name) for name in before} == before
     assert launches(out / "nodes-1") == {3}
@@ -358,11 +358,14 @@ def test_the_nodes_of_a_job_check_each_other(slurm: Cluster) -> None:
     [
         (("--nodes", "1", "--partition", "nope"), "Slurm has no such partition"),
         (("--nodes", "1,9"), "--nodes 9: the partition debug has 2 nodes"),
-        (("--nodes", "1", "--partition", "short", "--time", "2:00:00"), "a limit of 30 min"),
+        (
+            ("--nodes", "1", "--partition", "short", "--time", "2:00:00"),
+            "the jobs ask for 120 min, but the limit of partition short is 30 min",
+        ),
         (("--nodes", "1", "--constraint", "nope"), "Invalid feature specification"),
         (
             ("--nodes", "1", "--gres", "gpu:2"),
-            "add --set base.device=cuda (or base.device=cpu, if that is meant)",
+            "add --set base.device=cuda (or base.device=cpu to keep CPUs)",
         ),
         (
             ("--nodes", "1", "--gres", "gpu:2", "--set", "base.device=cpu"),

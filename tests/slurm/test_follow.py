@@ -331,6 +331,10 @@ def test_records_that_cannot_be_trusted_on_a_node_are_given_up_and_the_reason_sa
     scene.follower._looked.add(1)
     scene.answers = ["FAILED"]
     scene.follower.follow()
-    assert any("is lost: /tmp/x belongs to another user (on n1)" in said for said in scene.said)
+    assert any(
+        "the records that job 7 made since the last fetch are lost: /tmp/x belongs to another user (on n1)"
+        in said
+        for said in scene.said
+    )
     assert scene.size.jobs[-1].fetched
     assert "ended as FAILED" in scene.follower.given_up[1]

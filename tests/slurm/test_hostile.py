@@ -132,7 +132,7 @@ DAMAGED: dict[str, tuple[object, str]] = {
     "an option of three parts": (stored(options=[["qos", "a", "b"]]), "options"),
     "an option with a second line": (
         stored(options=[["qos", "a\n#SBATCH --wrap=id"]]),
-        "cannot hold the character",
+        "which a job's script cannot hold",
     ),
     "an option's name with a second line": (stored(options=[["qos\nid", None]]), "not an option"),
     "an output elsewhere": (stored(options=[["output", "/home/me/.bashrc"]]), "--sbatch output is not taken"),

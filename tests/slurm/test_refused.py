@@ -28,5 +28,5 @@ def test_a_refused_script_that_was_removed_can_be_read_by_dry_run(
     assert run(["submit", "quick", "--nodes", "1", "--out", str(out)]) == 2
     message = capsys.readouterr().err
     assert "Invalid account" in message
-    assert message.endswith("(the script was removed; --dry-run prints it)\n")
+    assert message.endswith("(the script was removed; to see it, add --dry-run)\n")
     assert not out.exists()

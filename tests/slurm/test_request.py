@@ -110,7 +110,12 @@ KNOWN = (
         (None, 2, 1e6, None),
         (None, 3, 60, "the partition debug has 2 nodes"),
         ("short", 4, 1800, None),
-        ("short", 4, 1801, "limit of 30 min"),
+        (
+            "short",
+            4,
+            1801,
+            "the jobs ask for 31 min, but the limit of partition short is 30 min; with --time 30",
+        ),
         ("short,long", 4, 7200, None),
         ("short,long", 5, 60, "has 4 nodes"),
         ("shrot", 1, 60, "did you mean 'short'"),
@@ -135,7 +140,7 @@ def test_without_a_default_partition_sbatch_says_what_it_wants() -> None:
     ("chosen", "room", "problem"),
     [
         ({1: "short", 4: "long"}, {1: 1800.0, 4: 86_400.0}, None),  # a site may choose by size
-        ({1: "short", 4: "short"}, {1: 1800.0, 4: 86_400.0}, "limit of 30 min"),
+        ({1: "short", 4: "short"}, {1: 1800.0, 4: 86_400.0}, "limit of partition short is 30 min"),
         ({4: "short"}, {4: 1800.0}, None),
         ({2: ""}, {2: 60.0}, None),
         (
@@ -186,7 +191,7 @@ def test_an_option_given_again_leaves_the_others_as_they_are(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("folder", ["scratch", "/a b", "/a'b", '/a"b', "/a\\b", "$(id)", "/a;b", "/a`b`"])
 def test_what_a_shell_would_take_for_more_is_no_folder(folder: str) -> None:
-    with pytest.raises(RequestError, match="give an absolute folder on the nodes"):
+    with pytest.raises(RequestError, match="give an absolute path on the nodes"):
         Request(sizes=(1,), ranks_per_node=1, local=folder)
 
 

@@ -164,6 +164,6 @@ def test_a_job_on_nodes_has_no_process_with_all_of_their_cores(
         run(["plan", "quick", "--nodes", "a,b", "--ranks-per-node", "2", "--out", str(tmp_path / "run")]) == 0
     )
     message = capsys.readouterr().out
-    assert "the case with a thread for each core is left out" in message
+    assert "the case with one thread per core is left out" in message
     plan = json.loads((tmp_path / "run/plan.json").read_text(encoding="utf-8"))
     assert {one["threads_per_rank"] for one in plan["cases"]} == {1}

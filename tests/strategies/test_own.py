@@ -153,7 +153,7 @@ def test_it_is_looked_for_beside_the_experiment_wherever_it_is_named() -> None:
     ("name", "text", "said"),
     [
         ("gone.py:Sound", "", "there is no file"),
-        ("mine.py", "", "names no class: write 'mine.py:Class'"),
+        ("mine.py", "", "does not name a class: write 'mine.py:Class'"),
         ("mine.py:Soun", SOUND, "mine.py has no class Soun; did you mean 'Sound'?"),
         ("mine.py:Options", SOUND, "class Options in mine.py is not a strategy: derive it from"),
         ("mine.py:Sound", "x = 1\ndef broken(:\n", "mine.py, line 2: invalid syntax"),
@@ -237,9 +237,9 @@ assert os.waitpid(child, 0)[1] == 0
     [
         (
             LEAVES_A_THREAD,
-            "the thread waits, which importing mine.py started, still ran, and was ended",
+            "the thread waits, which importing mine.py started, was still running at exit and was ended",
         ),
-        (LEAVES_A_PROCESS, "the process waits still ran, and was ended"),
+        (LEAVES_A_PROCESS, "the process waits was still running at exit and was ended"),
         (FORKS_AND_ENDS, ""),
     ],
 )
@@ -256,7 +256,7 @@ def test_a_command_ends_although_what_a_file_has_started_runs_on(top: str, said:
     assert done.returncode == 0, done.stderr
     assert done.stdout
     assert said in done.stderr
-    assert ("still ran" in done.stderr) == bool(said)
+    assert ("was still running" in done.stderr) == bool(said)
 
 
 @pytest.mark.parametrize(

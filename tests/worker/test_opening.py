@@ -109,7 +109,7 @@ def test_as_many_cores_that_are_fewer_physical_ones_are_others(tmp_path: Path) -
     _identify(begun((0, 1), 2), plan)
     assert read_machine(run)["identity"]["physical_cores"] == [2]
     _identify(begun((4, 5), 2), plan)
-    with pytest.raises(IdentityError, match=r"physical_cores: \[2\] there, \[1\] here"):
+    with pytest.raises(IdentityError, match=r"physical_cores: \[2\] before, \[1\] now"):
         _identify(begun((0, 8), 1), plan)
 
 

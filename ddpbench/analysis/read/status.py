@@ -58,10 +58,10 @@ def status_of(
         instead = ""
         if files := dict.fromkeys(name.rpartition(":")[0] for name in names if is_import_path(name)):
             # Numbers of two versions of a program do not belong in one run.
-            instead = f", or with another --out where {' or '.join(files)} had to change"
+            instead = f"; if the fix changes {' or '.join(files)}, measure into another --out instead"
         failed = [run for run, found in own if not all(launch.ok for launch in found)]
         again = resume_command(path, "--retry-failed", merged=failed, instead=instead)
-        advice = f"after fixing this, measure again with: {again}"
+        advice = f"once fixed, measure again with: {again}"
         return worst.status, f"round {worst.round + 1}: {worst.error} ({counted}; {logs}{advice})"
     if spent and not ok:
         total = format_seconds(plan.budget.total)

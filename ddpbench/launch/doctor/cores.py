@@ -22,13 +22,13 @@ def cores(host: Host) -> Iterator[CheckResult]:
         )
         return
     ranks = hardware.devices(gpus=0).cores
-    described = f"{hardware.cpu_model}: room for {_count(ranks, 'rank')}, a core each"
+    described = f"{hardware.cpu_model}: room for {_count(ranks, 'rank')} with a core each"
     if ranks < 2:
         yield note(
             "cores",
             described,
-            "two ranks would share it: marked oversubscribed and kept out of headlines. Use a machine, container "
-            "or job with two cores or more for curves over ranks",
+            "two ranks would share the core: such cases are marked oversubscribed and kept out of "
+            "headlines. For curves over ranks use a machine, container or job with two cores or more",
         )
     else:
         yield ok("cores", described)
@@ -37,15 +37,16 @@ def cores(host: Host) -> Iterator[CheckResult]:
     if online and not online <= usable:
         yield ok("affinity", f"{len(usable)} of {len(online)} logical cores: {_ranges(usable)}")
     if hardware.quota is None:
-        yield ok("quota", "none: no control group limits the CPU time")
+        yield ok("quota", "no control group limits the CPU time")
     elif hardware.quota >= len(usable):
-        yield ok("quota", f"{hardware.quota:g} CPUs, as many as there are")
+        yield ok("quota", f"{hardware.quota:g} CPUs, enough for all cores here")
     else:
         yield note(
             "quota",
             f"a control group grants the time of {hardware.quota:g} CPUs on {len(usable)} logical cores",
-            "ranks that use up their share stand still until the next period, and launches are flagged: pin to "
-            "whole cores instead (docker run --cpuset-cpus=0-1 in place of --cpus), or ask for a larger limit",
+            "ranks that use up this time stop until the next period, and their launches are flagged. "
+            "Pin to whole cores instead (docker run --cpuset-cpus=0-1 in place of --cpus), or ask for "
+            "a larger limit",
         )
 
 
@@ -60,11 +61,14 @@ def hyper_threads(host: Host) -> Iterator[CheckResult]:
     )
     if shared:
         physical = len(hardware.cores) - shared
-        yield ok("hyper-threads", f"{len(hardware.cores)} on {physical} cores; ranks get one a core first")
+        yield ok(
+            "hyper-threads",
+            f"{len(hardware.cores)} on {physical} cores; each core gets one rank before any gets a second",
+        )
     else:
         yield ok(
             "hyper-threads",
-            f"none on the {_count(len(hardware.cores), 'usable core')}, as far as the system tells",
+            f"the system reports none on the {_count(len(hardware.cores), 'usable core')}",
         )
 
 
@@ -106,7 +110,7 @@ def clocks(host: Host) -> Iterator[CheckResult]:
     else:
         yield note(
             "clocks",
-            f"governor {listed}{turbo}: clocks follow the load",
+            f"governor {listed}{turbo}: clock rates follow the load",
             "for steadier numbers: sudo cpupower frequency-set -g performance",
         )
 

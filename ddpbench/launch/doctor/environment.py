@@ -13,33 +13,33 @@ SET_FOR_RANKS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Variables that `ddpbench.launch.plan` sets for every rank."""
 
 _EFFECTS = {
-    "CUDA_LAUNCH_BLOCKING": "every kernel is waited for, so that nothing overlaps",
+    "CUDA_LAUNCH_BLOCKING": "the host waits for every kernel, so nothing overlaps",
     "CUDA_DEVICE_MAX_CONNECTIONS": "kernels and copies share other queues",
     "NVIDIA_TF32_OVERRIDE": "float32 is computed in another precision",
     "NCCL_P2P_DISABLE": "GPUs no longer reach each other's memory",
     "NCCL_SHM_DISABLE": "processes exchange through the network instead of shared memory",
     "NCCL_IB_DISABLE": "InfiniBand is left unused",
-    "NCCL_ALGO": "nccl's own choice of algorithm is overruled",
-    "NCCL_PROTO": "nccl's own choice of protocol is overruled",
+    "NCCL_ALGO": "overrides nccl's choice of algorithm",
+    "NCCL_PROTO": "overrides nccl's choice of protocol",
     "NCCL_DEBUG": "nccl writes while it works",
     "TORCH_DISTRIBUTED_DEBUG": "DDP also checks and logs",
-    "TORCH_NCCL_BLOCKING_WAIT": "collectives are waited for on the host",
-    "NCCL_BLOCKING_WAIT": "collectives are waited for on the host",
+    "TORCH_NCCL_BLOCKING_WAIT": "the host waits for collectives",
+    "NCCL_BLOCKING_WAIT": "the host waits for collectives",
     "TORCH_CPP_LOG_LEVEL": "torch writes while it works",
     "TORCH_LOGS": "torch writes while it works",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING": "memory is taken from the driver every time",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": "every allocation goes to the driver",
     "PYTORCH_CUDA_ALLOC_CONF": "memory is handed out differently",
     "PYTORCH_ALLOC_CONF": "memory is handed out differently",
-    "LD_PRELOAD": "another library stands before the system's",
+    "LD_PRELOAD": "loads another library before the system's",
     "OMP_PROC_BIND": "threads are pinned a second time, after ddpbench",
     "OMP_PLACES": "threads are pinned a second time, after ddpbench",
     "GOMP_CPU_AFFINITY": "threads are pinned a second time, after ddpbench",
     "KMP_AFFINITY": "threads are pinned a second time, after ddpbench",
-    "OMP_WAIT_POLICY": "idle threads may spin on the cores of others",
-    "KMP_BLOCKTIME": "idle threads may spin on the cores of others",
-    "PYTHONPROFILEIMPORTTIME": "every import is timed and written",
-    "PYTHONDEVMODE": "Python checks itself while it works",
-    "PYTHONMALLOC": "Python's memory is handed out differently",
+    "OMP_WAIT_POLICY": "idle threads may spin on other ranks' cores",
+    "KMP_BLOCKTIME": "idle threads may spin on other ranks' cores",
+    "PYTHONPROFILEIMPORTTIME": "Python times and prints every import",
+    "PYTHONDEVMODE": "Python runs additional checks",
+    "PYTHONMALLOC": "Python allocates memory differently",
 }
 _PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_", "MALLOC_", "UCX_", "FI_")
 _HARMLESS = {
@@ -58,11 +58,12 @@ def threads(host: Host) -> Iterator[CheckResult]:
     if given:
         yield ok(
             "threads",
-            f"{', '.join(given)} here; ranks get threads_per_rank (1 unless the experiment says more) instead",
+            f"{', '.join(given)} is set here, but ranks get threads_per_rank instead (1 unless the "
+            "experiment sets more)",
         )
     else:
         yield ok(
-            "threads", "ranks get threads_per_rank, 1 unless the experiment says more, at every world size"
+            "threads", "ranks get threads_per_rank at every world size (1 unless the experiment sets more)"
         )
 
 
@@ -71,7 +72,8 @@ def debugging(host: Host) -> Iterator[CheckResult]:
     if host.env.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
         yield problem(
             "TORCH_DISTRIBUTED_DEBUG",
-            "DETAIL: every collective is checked by another one first, and DDP over gloo crashes in that",
+            "DETAIL: another collective checks every collective first, and DDP over gloo crashes in "
+            "these checks",
             "unset TORCH_DISTRIBUTED_DEBUG",
         )
 
@@ -88,7 +90,7 @@ def variables(host: Host) -> Iterator[CheckResult]:
         if other := meant(name):
             yield note(
                 name,
-                f"{value}: nothing is known to read this variable; did you mean {other}?",
+                f"{value}: no known program reads this variable; did you mean {other}?",
                 f"set {other} and unset {name}",
             )
         elif name in _EFFECTS:
@@ -98,7 +100,7 @@ def variables(host: Host) -> Iterator[CheckResult]:
     if plain:
         yield note(
             "others",
-            f"{', '.join(plain)}: they reach every rank",
+            f"{', '.join(plain)}: every rank inherits them",
             "unset those you do not mean to measure",
         )
 
@@ -112,7 +114,7 @@ def files(host: Host) -> Iterator[CheckResult]:
             yield note(
                 str(path),
                 f"sets {', '.join(line.strip() for line in lines)}",
-                "nccl reads it in every rank: unless you mean to measure that, move it away",
+                "nccl reads this file in every rank: move it away unless you mean to measure its settings",
             )
 
 
@@ -121,8 +123,8 @@ def sharing(host: Host) -> Iterator[CheckResult]:
     if host.env.get("DDPBENCH_SHARED_MACHINE") == "1":
         yield note(
             "DDPBENCH_SHARED_MACHINE",
-            "1: sweeps may measure each other, and every number is flagged",
-            "unset it to measure in earnest",
+            "1: sweeps may disturb each other, and every number is flagged",
+            "unset it for numbers without flags",
         )
 
 

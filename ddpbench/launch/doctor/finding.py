@@ -26,7 +26,9 @@ class CheckResult:
     blocks: bool = False
 
     def __post_init__(self) -> None:
-        assert (self.level == "ok") == (not self.advice), f"{self.subject}: what is not ok needs an advice"
+        assert (self.level == "ok") == (not self.advice), (
+            f"{self.subject}: a finding that is not ok needs advice"
+        )
 
 
 def ok(subject: str, found: str) -> CheckResult:

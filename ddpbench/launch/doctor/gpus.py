@@ -19,7 +19,7 @@ _LINKS = (
     (r"PXB", "several PCIe switches"),
     (r"PHB", "PCIe through the processor's host bridge"),
     (r"NODE", "PCIe through several host bridges of one NUMA node"),
-    (r"SYS|SOC", "PCIe and the processors' own link between NUMA nodes"),
+    (r"SYS|SOC", "PCIe and the link between processors (NUMA nodes)"),
 )
 """Patterns of the link names in `nvidia-smi topo -m`, each with its meaning, fastest first."""
 
@@ -109,7 +109,7 @@ def gpus(host: Host) -> Iterator[CheckResult]:
     if not found:
         yield note(
             "gpus",
-            f"there are signs of one, and nvidia-smi tells nothing: {reply.last_words}",
+            f"a GPU seems to be here, but nvidia-smi gives no information: {reply.last_words}",
             "install the driver's tools, or in a container pass them in (docker run --gpus all, with "
             "NVIDIA_DRIVER_CAPABILITIES=compute,utility)",
         )
@@ -128,7 +128,7 @@ def _no_sign_of_any(host: Host) -> CheckResult:
         return note(
             "gpus",
             "an AMD GPU (/dev/kfd)",
-            "ddpbench measures on NVIDIA GPUs and CPUs; it has never been run with ROCm",
+            "ddpbench measures on NVIDIA GPUs and on CPUs; it was never run with ROCm",
         )
     return ok("gpus", "none: no NVIDIA driver in /proc, no device file in /dev")
 
@@ -142,8 +142,9 @@ def _settings(found: list[Gpu], *, chosen: bool) -> Iterator[CheckResult]:
     if not chosen and len(kinds := dict.fromkeys(gpu.name for gpu in found)) > 1:
         yield note(
             "mixed GPUs",
-            f"{', '.join(kinds)}: CUDA counts the fastest first, and the slowest of a job sets its pace",
-            "take those of one kind: CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=..., with nvidia-smi's numbers",
+            f"{', '.join(kinds)}: CUDA numbers the fastest first, and the slowest GPU of a job sets its pace",
+            "use GPUs of one kind: CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=..., with "
+            "nvidia-smi's numbers",
         )
     sleeping = [gpu.index for gpu in found if not gpu.persistent]
     if sleeping:
@@ -157,8 +158,8 @@ def _settings(found: list[Gpu], *, chosen: bool) -> Iterator[CheckResult]:
         yield note(
             "MIG",
             f"GPU {_listed(split)} is split into instances",
-            "nccl gives each process one instance and none of its neighbours' links: for more than one rank turn "
-            "it off (sudo nvidia-smi -mig 0)",
+            "nccl can use only one instance per process, without links to the others: for more than "
+            "one rank turn MIG off (sudo nvidia-smi -mig 0)",
         )
 
 
@@ -174,7 +175,8 @@ def _compute_mode(gpu: Gpu) -> Iterator[CheckResult]:
         yield note(
             "compute mode",
             f"GPU {gpu.index} takes one process at a time",
-            f"a rank each fits; if a launch finds it busy: sudo nvidia-smi -i {gpu.index} -c DEFAULT",
+            f"one rank per GPU fits; if a launch finds the GPU busy: sudo nvidia-smi -i {gpu.index} -c "
+            "DEFAULT",
         )
 
 
@@ -186,7 +188,8 @@ def _gpu(host: Host, gpu: Gpu) -> Iterator[CheckResult]:
         yield note(
             f"GPU {gpu.index}",
             f"{found}; in use: {gpu.busy_percent} % busy, {format_bytes(gpu.memory_used)} taken",
-            "see who with nvidia-smi; wait for it, or leave this GPU out with CUDA_VISIBLE_DEVICES",
+            "find the process with nvidia-smi and wait until it ends, or leave this GPU out with "
+            "CUDA_VISIBLE_DEVICES",
         )
     else:
         yield ok(f"GPU {gpu.index}", found)
@@ -204,7 +207,7 @@ def links(host: Host) -> Iterator[CheckResult]:
         else:
             yield note(
                 "links",
-                f"nvidia-smi topo -m tells nothing: {reply.last_words}",
+                f"nvidia-smi topo -m gives no information: {reply.last_words}",
                 "nccl finds the links itself: NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=GRAPH shows them",
             )
         return
@@ -239,13 +242,11 @@ def _nearer(pairs: dict[tuple[str, str], str], far: list[tuple[str, str]]) -> st
         groups.append(group)
     largest = max(groups, key=len)
     if len(largest) == 1:
-        return (
-            "no two GPUs are nearer: expect exchange to cost more than where they share a NUMA node or NVLink"
-        )
+        return "no pair of GPUs is closer: exchange costs more here than over NVLink or within a NUMA node"
     use = ",".join(sorted((name.removeprefix("GPU") for name in largest), key=int))
     return (
-        f"exchange between such pairs takes the slowest way: runs on up to {len(largest)} GPUs avoid it with "
-        f"CUDA_VISIBLE_DEVICES={use}"
+        f"exchange between such pairs uses the slowest path: runs on up to {len(largest)} GPUs avoid it "
+        f"with CUDA_VISIBLE_DEVICES={use}"
     )
 
 
@@ -260,7 +261,7 @@ def _explained(word: str) -> str:
             return (
                 f"{meaning} ({count} link{'s' if count != '1' else ''})" if meaning == "NVLink" else meaning
             )
-    return f"{word or 'nothing told'} (unknown here)"
+    return f"{word or 'not reported'} (unknown here)"
 
 
 def _some(names: list[str], all_pairs: int) -> str:

@@ -30,13 +30,15 @@ def slurm(host: Host) -> Iterator[CheckResult]:
 
 def emulated_links(host: Host) -> Iterator[CheckResult]:
     """Report whether this machine can emulate network links (`[fabric]`), which a separate process tries."""
-    subject, purpose = "emulated links", "wanted only to emulate a network on one machine"
+    subject, purpose = "emulated links", "needed only to emulate a network on one machine"
     reply = host.ask(sys.executable, "-P", "-m", "ddpbench.fabric", "--capabilities")
     try:
         capabilities = FabricCapabilities(**json.loads(reply.out))
     except (ValueError, TypeError):
         advice = "run it by hand: python -m ddpbench.fabric --capabilities"
-        yield note(subject, f"what tries them did not answer: {reply.last_words} ({purpose})", advice)
+        yield note(
+            subject, f"the process that tries them did not answer: {reply.last_words} ({purpose})", advice
+        )
         return
     if capabilities.works:
         how = "as root" if capabilities.privileged else "in an unprivileged user namespace"

@@ -32,7 +32,7 @@ def shared_memory(host: Host) -> Iterator[CheckResult]:
         yield note(
             "/dev/shm",
             "not there",
-            "loader workers and nccl need it: mount a tmpfs on it, or keep loader_workers = 0 on CPU",
+            "loader workers and nccl need it: mount a tmpfs there, or keep loader_workers = 0 on the CPU",
         )
         return
     found = f"{format_bytes(disk.free)} of {format_bytes(disk.total)} free"
@@ -40,8 +40,9 @@ def shared_memory(host: Host) -> Iterator[CheckResult]:
         yield note(
             "/dev/shm",
             found,
-            "loader workers end with a bus error when it is full, and nccl cannot start: docker run --shm-size=8g, or "
-            "sudo mount -o remount,size=8g /dev/shm; loader_workers = 0 does without",
+            "when it is full, loader workers end with a bus error and nccl cannot start. Use docker "
+            "run --shm-size=8g, or sudo mount -o remount,size=8g /dev/shm; loader_workers = 0 does not "
+            "need it",
         )
     else:
         yield ok("/dev/shm", found)
@@ -71,12 +72,14 @@ def locked_memory(host: Host) -> Iterator[CheckResult]:
     elif host.names(host.sys_root / "class/infiniband"):
         yield problem(
             "locked memory",
-            f"{format_bytes(soft)}; InfiniBand is here, and nccl locks its buffers for it",
-            "raise it to unlimited: ulimit -l unlimited, for good in /etc/security/limits.conf; docker run --ulimit "
-            "memlock=-1; for Slurm in its daemon's unit",
+            f"{format_bytes(soft)}; nccl locks its buffers in memory for InfiniBand, which is present",
+            "raise it to unlimited: ulimit -l unlimited now, /etc/security/limits.conf permanently, "
+            "docker run --ulimit memlock=-1 in containers, or the unit of Slurm's daemon",
         )
     else:
-        yield ok("locked memory", f"{format_bytes(soft)}; it matters only with InfiniBand, and here is none")
+        yield ok(
+            "locked memory", f"{format_bytes(soft)}; this matters only with InfiniBand, which is not present"
+        )
 
 
 def processes(host: Host) -> Iterator[CheckResult]:
@@ -108,7 +111,7 @@ def disks(host: Host) -> Iterator[CheckResult]:
     if temporary and not folder.is_dir():
         yield note(
             "TMPDIR",
-            f"{temporary} is not a folder: others are used",
+            f"{temporary} is not a folder, so programs use others",
             f"{command('mkdir', '-p', temporary)}, or unset it",
         )
         return
@@ -126,7 +129,9 @@ def _disk(host: Host, subject: str, folder: Path, elsewhere: str) -> Iterator[Ch
         return
     found = f"{format_bytes(free)} free in {folder}"
     if free < DISK_BYTES:
-        yield note(subject, found, f"free some: a sweep stops when the disk is full; or {elsewhere}")
+        yield note(
+            subject, found, f"free some space, because a sweep stops when the disk is full; or {elsewhere}"
+        )
     else:
         yield ok(subject, found)
 

@@ -93,8 +93,8 @@ def others(host: Host) -> Iterator[CheckResult]:
         yield note(
             "in use now",
             f"{found}{f': {users}' if users else ''}",
-            "wait for it or stop it, or give ddpbench other cores (taskset -c 2,3 ddpbench ...): launches during "
-            "other work are flagged",
+            "wait for the other work or stop it, or give ddpbench other cores (taskset -c 2,3 ddpbench "
+            "...): launches during other work are flagged",
         )
     else:
         yield ok("in use now", found)
@@ -102,7 +102,7 @@ def others(host: Host) -> Iterator[CheckResult]:
         yield note(
             "stolen time",
             f"the host takes {load.stolen_share:.0%} of these cores' time for other guests",
-            "use a machine with reserved cores, or measure more rounds: launches are flagged",
+            "use a machine with reserved cores, or measure more rounds: such launches are flagged",
         )
 
 
@@ -116,8 +116,8 @@ def sweeps(host: Host) -> Iterator[CheckResult]:
         yield note(
             "other sweeps",
             f"one holds core{'s' if len(held) != 1 else ''} {listed}",
-            "wait for it, or give the next one other cores with taskset: two sweeps on the same cores refuse "
-            "to measure each other",
+            "wait until it ends, or give the next one other cores with taskset: a second sweep on the "
+            "same cores is refused",
         )
     else:
         yield ok("other sweeps", "none holds these cores")

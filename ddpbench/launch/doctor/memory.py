@@ -32,8 +32,8 @@ def memory(host: Host) -> Iterator[CheckResult]:
         yield note(
             "memory",
             found,
-            f"one rank per core needs about {format_bytes(ranks * RANK_BYTES)} in all, without "
-            "models: free some, raise the limit, or keep to fewer ranks and small models",
+            f"one rank per core needs about {format_bytes(ranks * RANK_BYTES)} in total, without "
+            "models: free some memory, raise the limit, or use fewer ranks and small models",
         )
     else:
         yield ok("memory", found)
@@ -50,8 +50,8 @@ def swap(host: Host) -> Iterator[CheckResult]:
         yield note(
             "swap",
             f"{format_bytes(used)} of {format_bytes(total)} in use",
-            "memory is or was short; a rank that is swapped out measures the disk: free memory, then "
-            "sudo swapoff -a && sudo swapon -a",
+            "memory is or was short, and a swapped-out rank waits for the disk: free memory, then sudo "
+            "swapoff -a && sudo swapon -a",
         )
     else:
         yield ok("swap", f"{format_bytes(total)}, not in use")

@@ -20,7 +20,7 @@ def interfaces(host: Host) -> Iterator[CheckResult]:
     if not any(each.name == LOOPBACK and each.up and each.addresses for each in found):
         yield problem(
             LOOPBACK,
-            "the loopback interface is down or has no address; ranks on this host meet there",
+            "the loopback interface is down or has no address, and ranks on this host connect over it",
             "bring it up: sudo ip link set lo up (in a new network namespace it starts down)",
             blocks=True,
         )
@@ -55,8 +55,8 @@ def host_name(host: Host) -> Iterator[CheckResult]:
 
     def remedy(wrong: str = "a 127 address") -> str:
         return (
-            f"on one machine it does not matter; for several nodes have '{outward} {name}' in /etc/hosts in place of "
-            f"{wrong}, or set GLOO_SOCKET_IFNAME to the interface between them"
+            f"on one machine this does not matter; for several nodes replace {wrong} by '{outward} "
+            f"{name}' in /etc/hosts, or set GLOO_SOCKET_IFNAME to the interface between them"
         )
 
     try:
@@ -64,7 +64,7 @@ def host_name(host: Host) -> Iterator[CheckResult]:
     except TimeoutError as error:
         yield note(
             "host name",
-            f"{name}: name servers give {error}; every rank of gloo asks them when it starts",
+            f"{name}: name servers answer {error}, and every gloo rank asks them when it starts",
             f"put '{outward} {name}' into /etc/hosts, or fix /etc/resolv.conf",
         )
         return
@@ -73,13 +73,14 @@ def host_name(host: Host) -> Iterator[CheckResult]:
     elif ipaddress.ip_address(addresses[0]).is_loopback:
         yield note(
             "host name",
-            f"{name} is {addresses[0]}, an address only this machine reaches; gloo would tell it to other nodes",
+            f"{name} is {addresses[0]}, which only this machine can reach, but gloo would give it to "
+            "other nodes",
             remedy(),
         )
     elif owner_of(addresses[0], host.interfaces()) is None:
         yield note(
             "host name",
-            f"{name} is {addresses[0]}, an address that no interface here has",
+            f"{name} is {addresses[0]}, which is not the address of any interface here",
             remedy(addresses[0]),
         )
     else:
@@ -100,17 +101,17 @@ def gloo(host: Host) -> Iterator[CheckResult]:
         there = ", ".join(each.name for each in host.interfaces() if each.addresses) or "none"
         yield problem(
             "gloo picks",
-            f"nothing: GLOO_SOCKET_IFNAME={given} names an interface that is not here or has no address; every "
-            "gloo group outside ddpbench's local launches (which set it to lo) fails",
+            f"GLOO_SOCKET_IFNAME={given} names an interface that does not exist here or has no address: "
+            "every gloo group fails, except in ddpbench's local launches, which use lo",
             f"unset it, or set it to one of: {there}",
         )
     elif all(each.name == LOOPBACK for each in chosen):
-        yield ok("gloo picks", f"{names}, as ranks on this host should ({why})")
+        yield ok("gloo picks", f"{names}, as it should be for ranks on this host ({why})")
     elif faster := faster_than(chosen, host.interfaces(), host.env):
         yield note(
             "gloo picks",
             f"{chosen[0].words}, {why}; {faster} is faster. Local launches of ddpbench use lo",
-            "if it joins your nodes, set GLOO_SOCKET_IFNAME to its name there",
+            "if the faster interface connects your nodes, set GLOO_SOCKET_IFNAME to its name there",
         )
     else:
         yield ok("gloo picks", f"{names} ({why}); local launches of ddpbench use lo")
@@ -154,11 +155,11 @@ def nccl(host: Host) -> Iterator[CheckResult]:
     if not chosen:
         yield problem(
             "nccl picks",
-            f"nothing: no running interface matches NCCL_SOCKET_IFNAME={given}",
+            f"no running interface matches NCCL_SOCKET_IFNAME={given}",
             f"unset it, or name one of: {', '.join(each.name for each in host.interfaces() if each.up)}",
         )
         return
-    why = f"NCCL_SOCKET_IFNAME={given}" if given else "its own order: ib first, docker and lo last"
+    why = f"NCCL_SOCKET_IFNAME={given}" if given else "its default order: ib first, docker and lo last"
     over = ""
     if _active(host) and host.env.get("NCCL_IB_DISABLE", "0") != "1":
         over = "; data between nodes over InfiniBand"
@@ -197,5 +198,6 @@ def infiniband(host: Host) -> Iterator[CheckResult]:
             yield note(
                 name,
                 f"{found}: nccl leaves it out",
-                "if it has a cable: see ibstat, the subnet manager and the driver; else it does not matter",
+                "if it has a cable, check ibstat, the subnet manager and the driver; otherwise this "
+                "does not matter",
             )

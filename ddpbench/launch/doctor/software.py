@@ -42,8 +42,8 @@ _REMEDIES = (
     (
         r"undefined symbol|version `",
         (
-            "torch's libraries do not fit together, as after a half update or with LD_LIBRARY_PATH set: "
-            "install torch in a fresh environment"
+            "torch's libraries do not fit together, as after an incomplete update or with "
+            "LD_LIBRARY_PATH set: install torch in a fresh environment"
         ),
     ),
     (r"cannot allocate memory|failed to map segment", "free memory, or raise the limits of ulimit -v and -m"),
@@ -53,7 +53,10 @@ _REMEDIES = (
     ),
     (
         r"no answer within",
-        "run this again: a first import from a slow disk takes long; else look at the disk",
+        (
+            "run this again, because the first import from a slow disk takes long; if that fails too, "
+            "check the disk"
+        ),
     ),
 )
 
@@ -113,12 +116,13 @@ def _remedy(answer: TorchAnswer) -> str:
             "this CPU lacks instructions the build uses: install a build for it, or build torch from source"
         )
     if answer.code == -signal.SIGKILL:
-        return "the system ended it, most likely because memory ran out: free some"
+        return "the system killed it, most likely because memory ran out: free some memory"
     for pattern, advice in _REMEDIES:
         if re.search(pattern, answer.failure, re.IGNORECASE):
             return advice.format(choose=CHOOSE_A_BUILD)
     return (
-        "look at the whole message: python -c 'import torch'; a fresh environment with torch alone tells more"
+        "for the whole message run: python -c 'import torch'; if it does not help, try a fresh "
+        "environment with only torch"
     )
 
 
@@ -132,14 +136,14 @@ def cuda(host: Host) -> Iterator[CheckResult]:
         yield note(
             "cuda",
             f"torch is built for ROCm {facts['rocm_build']}",
-            "ddpbench sees such GPUs as cuda, but has never been run on one: prove it with ddpbench verify first",
+            "ddpbench sees such GPUs as cuda, but was never run on one: check it with ddpbench verify first",
         )
         return
     if facts["cuda_build"] is None:
         if signs:
             yield problem(
                 "cuda",
-                "here is a GPU, and this torch is a CPU build",
+                "this machine has a GPU, but this torch is a CPU build",
                 f"install a build with CUDA: {CHOOSE_A_BUILD}",
             )
         else:
@@ -152,7 +156,9 @@ def cuda(host: Host) -> Iterator[CheckResult]:
             yield ok("cuda", f"{built}; no GPU here")
             return
         why = facts["warnings"][0].strip() if facts["warnings"] else "torch does not say why"
-        yield problem("cuda", f"here is a GPU, and torch cannot use it: {why}", _driver_advice(facts))
+        yield problem(
+            "cuda", f"this machine has a GPU, but torch cannot use it: {why}", _driver_advice(facts)
+        )
         return
     count = len(facts["gpus"])
     newest = f", the driver runs up to {driver}" if driver else ""
@@ -179,8 +185,8 @@ def _driver_advice(facts: dict[str, Any]) -> str:
             f"{driver.partition('.')[0]}; {CHOOSE_A_BUILD}"
         )
     return (
-        "see whether nvidia-smi works; in a container pass the GPUs in (docker run --gpus all); after an update "
-        "of the driver restart the machine"
+        "check that nvidia-smi works. In a container pass the GPUs in (docker run --gpus all). After a "
+        "driver update restart the machine"
     )
 
 

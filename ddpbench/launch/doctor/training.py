@@ -58,7 +58,7 @@ def backends(host: Host) -> Iterator[CheckResult]:
     else:
         yield problem(
             "gloo",
-            "not in this build of torch; ddpbench's ranks agree through it on any device",
+            "not in this build of torch, but ddpbench's ranks need it on any device",
             f"install a build with it: pip install torch; {CHOOSE_A_BUILD}",
             blocks=True,
         )
@@ -66,15 +66,15 @@ def backends(host: Host) -> Iterator[CheckResult]:
     if built_in["nccl"] and gpus:
         yield ok("nccl", f"built in{version}: moves data between GPUs")
     elif built_in["nccl"]:
-        yield ok("nccl", "built in; without a GPU that torch can use there is nothing for it to do")
+        yield ok("nccl", "built in, but unused: torch finds no usable GPU")
     elif host.hardware().may_have_gpus:
         yield problem(
             "nccl",
-            "not in this build of torch, so that its GPUs cannot exchange gradients",
+            "not in this build of torch, so GPUs cannot exchange gradients",
             f"install a build with CUDA: {CHOOSE_A_BUILD}",
         )
     else:
-        yield ok("nccl", "not in this build of torch; it needs GPUs, and here is none")
+        yield ok("nccl", "not in this build of torch; not needed, because this machine has no GPU")
     if facts["mpi"]:
         yield ok("mpi", f'{facts["mpi"]}, through mpi4py: moves data between CPUs with backend = "mpi"')
     else:
@@ -89,7 +89,7 @@ def devices(host: Host) -> Iterator[CheckResult]:
     for way in ways(host):
         unit = "GPU" if way.device == "cuda" else "core"
         plural = "s" if way.ranks != 1 else ""
-        yield ok(way.device, f"{way.ranks} rank{plural}, a {unit} each, over {way.backend}")
+        yield ok(way.device, f"{way.ranks} rank{plural} with one {unit} each, over {way.backend}")
     for kind in facts.get("other_devices", []) if facts else []:
         yield note(
             kind,
@@ -160,7 +160,8 @@ def _listed(subject: str, way: Way, reasons: dict[str, str | None]) -> Iterator[
         yield note(
             names[0] if len(names) == 1 else f"{names[0]} ...",
             f"not on {way.device}: {', '.join(names)}: {reason}",
-            f"do as that says, or leave {'it' if len(names) == 1 else 'them'} out of experiments on {way.device} here",
+            f"fix the cause above, or leave {'it' if len(names) == 1 else 'them'} out of experiments on "
+            f"{way.device} here",
         )
 
 
@@ -174,7 +175,7 @@ def features(host: Host) -> Iterator[CheckResult]:
     else:
         yield note(
             "torch rpc",
-            "not in this build of torch: nothing that calls other ranks by name (torch.distributed.rpc) can run",
+            "not in this build of torch: strategies that need torch.distributed.rpc cannot run",
             f"install another build if you want that: pip install torch; {CHOOSE_A_BUILD}",
         )
 

@@ -106,10 +106,10 @@ def search(
     ratio = ends.ratio
     if ends.verdict != "slower" or ratio is None or ratio.low is None or ratio.high is None:
         raise LaunchError(
-            f"{_short(commits[-1])} is not shown to be slower than {_short(good)} ({ends.verdict}{_seen(ends)}): give "
-            "each comparison more time with --total"
+            f"{_short(commits[-1])} is not shown to be slower than {_short(good)} "
+            f"({ends.verdict}{_seen(ends)}): to decide, give each comparison more time with --total"
         )
-    event(f"{_short(commits[-1])} takes {100 * (ratio.value - 1):+.1f} % against {_short(good)}")
+    event(f"{_short(commits[-1])} against {_short(good)}: {100 * (ratio.value - 1):+.1f} % time")
     limit = math.sqrt(ratio.value) - 1
     tried: list[TriedCommit] = []
     skipped: set[int] = set()

@@ -100,9 +100,9 @@ def interleave(asked: ComparisonRequest, listener: ComparisonListener) -> Change
         OutputError: the directory cannot be written, or holds something else.
     """
     if asked.fewest > MOST_INTERLEAVED_ROUNDS:
-        raise RequestError(f"--rounds {asked.fewest}: {MOST_INTERLEAVED_ROUNDS} are the most")
+        raise RequestError(f"--rounds {asked.fewest}: must be {MOST_INTERLEAVED_ROUNDS} at most")
     if asked.experiment.is_dir():
-        raise RequestError(f"{asked.experiment} is a run directory: --interleave measures an experiment")
+        raise RequestError(f"{asked.experiment} is a run directory: give --interleave an experiment instead")
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     out = checked_name(asked.out or default_path(f"compare-{asked.experiment.stem}-{stamp}"))
     check_empty(out)

@@ -102,7 +102,9 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
     folders = {"path": os.path.expanduser(given["path"])} if "path" in given else {}  # noqa: PTH111  unknown users
     spec = SideSpec(name=name, overrides=tuple(dict.fromkeys(overrides)), **(given | folders))
     if spec.ref and spec.path:
-        raise RequestError(f"--{name}: a commit and a folder are two places for one side's code: give one")
+        raise RequestError(
+            f"--{name}: both a commit and a folder are given for one side's code: leave one out"
+        )
     return spec
 
 
@@ -132,7 +134,7 @@ def check_common(overrides: Sequence[str], sides: Sequence[SideSpec] = (), fewes
 
 def _refusal(key: str, fewest: str = "--rounds") -> str:
     instead = _OF_BOTH[key].format(fewest=fewest)
-    return f"{key}: a comparison sets its rounds and their order itself: {instead}"
+    return f"{key}: a comparison chooses the number and order of its rounds itself: {instead}"
 
 
 def without_order(overrides: Sequence[str]) -> list[str]:
@@ -183,7 +185,7 @@ def beside_this_code(words: Sequence[str]) -> tuple[SideSpec, SideSpec]:
     new = SideSpec(name="new", path=str(here) if base.ref or base.path else "")
     if _unnamed(base) == _unnamed(new):
         raise RequestError(
-            f"{command('--base', *words)}: that is the code in the working directory: both sides are the same"
+            f"{command('--base', *words)} is the code in the working directory, so both sides are the same"
         )
     check_there(base)
     return base, new
@@ -218,10 +220,13 @@ class Placed:
         notes = []
         if self.folder is not None and self.commit.endswith("+"):
             notes.append(
-                f"{self.spec.name}: {self.folder} has uncommitted changes or new files, and is measured as it is"
+                f"{self.spec.name}: {self.folder} has uncommitted changes or new files, which are "
+                "measured too"
             )
         if self.spec.ref and self.folder is not None and (self.folder / ".gitmodules").is_file():
-            notes.append(f"{self.spec.words}: submodules are not part of a commit's files, and are left out")
+            notes.append(
+                f"{self.spec.words}: submodules are left out, because a commit does not contain their files"
+            )
         return notes
 
 
@@ -265,7 +270,7 @@ def same_code(base: Placed, new: Placed) -> str:
     )
     if not alike or not base.commit or base.commit.endswith("+"):
         return ""
-    return "both sides are the same commit with the same settings: what differs between them is chance"
+    return "both sides are the same commit with the same settings, so any difference is chance"
 
 
 def _is_whole(side: Placed) -> bool:
@@ -315,10 +320,10 @@ def _own_experiment(spec: SideSpec, experiment: Path, top: Path | None, folder: 
         root = _top(folder) if spec.path else None
         above = root is not None and root != folder.resolve() and (root / own).is_file()
         what = f": give the root of its repository, path={os.path.relpath(root)}" if root and above else ""
-        raise RequestError(f"{spec.words}: it has no {own}; both sides need the experiment{what}")
+        raise RequestError(f"{spec.words} has no {own}, but both sides need the experiment{what}")
     if placed.is_symlink() or not placed.parent.resolve().is_relative_to(folder.resolve()):
         raise RequestError(
-            f"{spec.words}: in that commit a link leads elsewhere from {experiment.parent.relative_to(top)}: put the "
+            f"{spec.words}: in that commit {experiment.relative_to(top)} leads elsewhere by a symbolic link: put the "
             "experiment into another folder"
         )
     try:
@@ -351,8 +356,8 @@ def _check_workloads(spec: SideSpec, experiment: Path, folder: Path) -> None:
         found = next((place.resolve() for place in places if place.is_file()), None)
         if found is not None and not found.is_relative_to(folder.resolve()):
             raise RequestError(
-                f"{spec.words}: its {file} would be {found}, outside its code: put the experiment into the "
-                "repository, next to the code that it measures"
+                f"{spec.words}: its {file} would be {found}, which is outside its code: put the "
+                "experiment into the repository, next to the code that it measures"
             )
 
 
@@ -405,7 +410,7 @@ def _lacking(python: str) -> str:
         return f"it cannot be run: {error}"
     if done.returncode:
         why = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-        return f"torch and ddpbench are to be installed there: {why}"
+        return f"torch and ddpbench must be installed there: {why}"
     return ""
 
 
@@ -485,8 +490,8 @@ def why_no_repository(folder: Path) -> str:
             (one for one in (folder.resolve(), *folder.resolve().parents) if (one / ".git").exists()), folder
         )
         return (
-            f"git does not use the repository {place}, which another user owns; if you trust them: "
-            f"{command('git', 'config', '--global', '--add', 'safe.directory', place)}"
+            f"git refuses the repository {place}, because another user owns it; if you trust that user, "
+            f"run: {command('git', 'config', '--global', '--add', 'safe.directory', place)}"
         )
     if "safe.bareRepository" in said:
         return f"{folder} is in a bare repository, which git does not use here: work in a clone or a worktree of it"
@@ -504,7 +509,11 @@ def commit_named(top: Path, name: str) -> str:
     done = _ask(top, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
     if done.returncode:
         shallow = _ask(top, "rev-parse", "--is-shallow-repository").stdout.strip() == "true"
-        more = ", for it is a shallow clone: git fetch --unshallow brings the others" if shallow else ""
+        more = (
+            ", because this is a shallow clone: git fetch --unshallow fetches the other commits"
+            if shallow
+            else ""
+        )
         raise RequestError(f"{top} has no such commit{more}")
     return done.stdout.strip()
 

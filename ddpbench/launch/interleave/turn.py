@@ -81,7 +81,9 @@ class _Telling(Listener):
         blocks = outcome.noise.in_turn or outcome.status != "ok" or outcome.purpose != "measure"
         if asked and not blocks and entry.case.case_id not in self._whole:
             self._whole.add(entry.case.case_id)
-            self.warn(f"{self.names.full(entry.case)}: {WHOLE}: the workload's own loader has workers")
+            self.warn(
+                f"{self.names.full(entry.case)}: {WHOLE}, because the workload's loader has worker processes"
+            )
 
     def warn(self, text: str) -> None:
         _tell("warning", text=text)

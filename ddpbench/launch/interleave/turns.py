@@ -89,7 +89,7 @@ def read_comparison(path: Path) -> Stored:
     try:
         stored = read_checked(Stored, path / FILE, MOST_NOTES)
     except (FileNotFoundError, NotADirectoryError):
-        raise RequestError(f"{path} holds no comparison: there is no {FILE}") from None
+        raise RequestError(f"{path} is not a comparison's directory: it has no {FILE}") from None
     if len(stored.foreign) > len(stored.order):
         raise damaged(path / FILE, f"foreign has {len(stored.foreign)} rounds, and order {len(stored.order)}")
     return stored
@@ -189,7 +189,7 @@ class Turns:
             return Turnstile()
         except OSError as error:
             self.turns = "launches"
-            self.listener.event(f"{WHOLE}: there can be no socket ({error})")
+            self.listener.event(f"{WHOLE}, because no socket can be made ({error})")
             return None
 
     def _tell_whole(self) -> None:
@@ -262,8 +262,9 @@ def too_short(total_s: float, left_s: float, round_s: float, fewest: int) -> str
     needed = format_about(total_s + (fewest - 1) * round_s - left_s)
     before = format_seconds(max(0.0, total_s - left_s - round_s))
     return (
-        f"starting both sides took {before}, a round {format_seconds(round_s)}: about {rounds} of the {fewest} planned "
-        f"rounds fit into {format_seconds(total_s)}; give {command('--total', needed)}"
+        f"starting both sides took {before}, and a round takes {format_seconds(round_s)}. Only about "
+        f"{rounds} of the {fewest} planned rounds fit into {format_seconds(total_s)}; to measure all, "
+        f"give {command('--total', needed)}"
     )
 
 
@@ -283,10 +284,10 @@ def why_whole(sides: Sequence[ReadySide]) -> tuple[str, bool]:
     """Return why some cases alternate by entire launches (empty if none do), and whether all cases do."""
     for side in sides:
         if not side.at_turnstile:
-            return f"{WHOLE}: {side.words} has no access to whose turn it is, as with an older ddpbench", True
+            return f"{WHOLE}, because {side.words} cannot see whose turn it is (an older ddpbench?)", True
     base, new = sides
     if base.cases != new.cases:  # the orders would pair launches of different cases
-        return f"{WHOLE}: the sides cannot measure the same cases", True
+        return f"{WHOLE}, because the sides cannot measure the same cases", True
     whole = {**base.whole, **new.whole}
     if not whole:
         return "", False
@@ -423,7 +424,7 @@ class _Process:
             LaunchError: the side was silent for too long.
         """
         if time.monotonic() - self.heard_at > SILENT_S:
-            silent = f"it said nothing for {format_seconds(SILENT_S)} while {self._doing}"
+            silent = f"it printed nothing for {format_seconds(SILENT_S)} while {self._doing}"
             raise self._error(f"{silent}{self._where()}: it was ended", first=False)
 
     def _hear(self, *, first: bool) -> dict[str, Any]:
@@ -436,7 +437,7 @@ class _Process:
         try:
             message = self._heard.get(timeout=self._patience_s)
         except queue.Empty:
-            silent = f"it said nothing for {format_seconds(self._patience_s)} while {self._doing}"
+            silent = f"it printed nothing for {format_seconds(self._patience_s)} while {self._doing}"
             raise self._error(f"{silent}{self._where()}: it was ended", first=first) from None
         self._patience_s = SILENT_S
         if message is None:

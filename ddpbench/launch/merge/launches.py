@@ -93,15 +93,16 @@ def copy_case(
     strays += sum(one.mixed_up for one in found)
     if strays:
         merged.left_out.append(
-            f"{_launches(strays)} of {case_id} in {source.path}: not in its plan, or with another launch's records"
+            f"{_launches(strays)} of {case_id} in {source.path}: not in its plan, or holding another "
+            "launch's records"
         )
     launches = [one for one in found if not one.mixed_up]
     finished = [one for one in launches if one.finished]
     if _is_crowded(own, entry):
         if finished:
             merged.left_out.append(
-                f"{_launches(len(finished))} of {case_id} in {source.path}: more ranks than cores there, and in "
-                "another run it had enough"
+                f"{_launches(len(finished))} of {case_id} in {source.path}: oversubscribed there, but "
+                "not in another of the runs"
             )
         return []
     if len(finished) < len(launches):
@@ -151,7 +152,7 @@ def _copy_launch(found: _Found, number: int, merged: Merged, sessions: Sessions 
     target.path.mkdir(parents=True)
     for path in (source.request, source.outcome, *source.rank_files(), *source.log_files()):
         if path.name.startswith("rank-") and stray_rank(path, outcome):
-            merged.left_out.append(f"{path}: of no rank of its launch")
+            merged.left_out.append(f"{path}: its launch has no such rank")
             continue
         try:
             copy_file(path, target.path / path.name, most_of(path.name))

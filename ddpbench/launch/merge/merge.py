@@ -52,15 +52,15 @@ def merging(paths: Sequence[Path], out: Path) -> Iterator[Merged]:
     """
     if len(paths) < 2:
         raise RequestError(
-            "a merge needs two run directories or more: ddpbench merge RUN_DIR RUN_DIR --out DIR"
+            "a merge needs at least two run directories: ddpbench merge RUN_DIR RUN_DIR --out DIR"
         )
     sources = [read(path) for path in paths]
     check_different(sources)
     check_alike(sources)
     if (count := sum(len(source.origins) for source in sources)) > MOST_MERGED:
-        raise RequestError(f"{count:,} runs are too many for one; {MOST_MERGED:,} are the most")
+        raise RequestError(f"{count:,} runs given; a merge takes {MOST_MERGED:,} at most")
     if out.exists() or out.is_symlink():
-        raise OutputError(f"{out} exists already; a merge makes a new directory: choose another --out")
+        raise OutputError(f"{out} exists already, but a merge makes a new directory: choose another --out")
     with contextlib.ExitStack() as held:
         try:
             parent = held.enter_context(new_folder(out.parent))

@@ -172,12 +172,12 @@ def check_different(sources: Sequence[Source]) -> None:
         for other in sources[:index]:
             if source.path.samefile(other.path):
                 raise RequestError(
-                    f"{source.path} is given twice; every launch may count once only: leave one out"
+                    f"{source.path} is given twice, but every launch may count only once: leave one out"
                 )
             if source.fingerprints & other.fingerprints:
                 raise RequestError(
-                    f"{other.path} and {source.path} hold the same run, or a merge of it: the same host, start and "
-                    "cases; every launch may count once only: leave one out"
+                    f"{other.path} and {source.path} hold the same run or a merge of it (same host, "
+                    "start and cases), but every launch may count only once: leave one out"
                 )
 
 
@@ -196,8 +196,9 @@ def check_alike(sources: Sequence[Source]) -> None:
     if lines:
         listed = "\n".join(lines)
         raise IdentityError(
-            "these runs were measured on different machines or by different programs, so their results do not belong "
-            f"in one curve: merge those that are alike, and report the others separately\n{listed}"
+            "these runs were measured on different machines or by different programs, so their results "
+            "are not comparable. Merge only runs that are alike, and report the others "
+            f"separately\n{listed}"
         )
 
 

@@ -154,7 +154,7 @@ class _Flow:
         ):
             self._compound(node)
         elif isinstance(node, ast.Continue | ast.Break) and not self.loops:
-            self.problems.append(f"`{ast.unparse(node)}` stands in no loop of the method's")
+            self.problems.append(f"`{ast.unparse(node)}` is outside any loop of the method")
         elif isinstance(node, ast.Import | ast.ImportFrom):
             self.bound |= {each.asname or each.name.partition(".")[0] for each in node.names}
         elif isinstance(node, ast.Delete):
@@ -254,7 +254,7 @@ class _Flow:
     def _read(self, node: ast.Name) -> None:
         name = node.id
         if getattr(node, "outer", False) and name in self.own:
-            self.problems.append(f"`{name}` is a name of the script's and another one of the method's")
+            self.problems.append(f"`{name}` means one thing in the script and another in the method")
         elif name in self.bound:
             pass
         elif name in self.stored:

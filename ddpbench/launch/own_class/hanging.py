@@ -57,9 +57,9 @@ def read_by(body: list[ast.stmt], bound: Collection[str], of: Mapping[str, str])
     `of` maps names to the script's objects that they depend on, as `hanging` returns them.
     """
     return [
-        f"`{name}` is made of the script's own `{of[name]}`, and the class has another"
+        f"`{name}` is made from the script's `{of[name]}`, but the class makes another one"
         if name != of[name]
-        else f"`{name}` is the script's own, and the class has another"
+        else f"`{name}` is made by the script, but the class makes another one"
         for name in reads_of_module(body, bound, of)
     ]
 

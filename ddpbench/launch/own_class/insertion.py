@@ -71,8 +71,8 @@ def inserted(script: Script, text: str, ends: list[ast.stmt] | None = None) -> s
             compile(whole, str(script.path), "exec", dont_inherit=True)
     except (SyntaxError, ValueError) as error:
         raise RequestError(
-            f"{script.path} would not be valid Python with the class in it ({error}): write the class by hand, as "
-            "docs/own-loop.md shows it"
+            f"{script.path} would not be valid Python with the class in it ({error}): write the class "
+            "by hand, as docs/own-loop.md shows"
         ) from error
     return whole
 

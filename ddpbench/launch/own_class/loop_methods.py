@@ -35,9 +35,7 @@ class LoopMethods(Reading):
             self.left.append(f"loss(): {wanted}; no loop that calls backward() was found.")
             return [MethodLines("loss", ("model", "batch"), [f"...  # {wanted}"])]
         if self.batch.target is None:
-            self.left.append(
-                "The training loop goes through no loader that can be seen: say what a batch is."
-            )
+            self.left.append("No loader was found that the training loop goes through: say what a batch is.")
         if not self.updates.owns and (found := self._loss(loop)) is not None:
             return [found]
         self.updates.owns = self.updates.owns or "what a loss() cannot have"
@@ -94,7 +92,8 @@ class LoopMethods(Reading):
             for each in here(loops.body)
         ):
             self.notes.append(
-                "The script draws a batch for each backward of a step; all those of step() go through one batch."
+                "The script draws a batch for each backward of a step, but step() gets only one batch "
+                "for all of them."
             )
         needed = {loss} - {""}
         states = self._carried(loop, statements, needed, is_effect)
@@ -104,7 +103,8 @@ class LoopMethods(Reading):
         renderer = self._renderer(loop, kept)
         counted = _counted(kept)
         self.notes += [
-            f"`{name}` is kept from one batch to the next: the class begins it once, and no epoch begins it again."
+            f"The script keeps `{name}` from one batch to the next. The class sets it once, and not "
+            "again at each epoch."
             for name in sorted(states - counted)
         ]
         self._begin(loop, renderer, states | counted)
@@ -114,7 +114,9 @@ class LoopMethods(Reading):
             self.kept["batches"] = ast.Constant(0)
             made += ast.parse("self.batches += 1").body
         if loss and _made_in_pieces(kept, loss):
-            self.notes.append(f"step() returns the last `{loss}` of its loop, not the whole batch's.")
+            self.notes.append(
+                f"step() returns only the last `{loss}` of its loop, not the loss of the whole batch."
+            )
         made.append(ast.Return(ast.Name(loss or "loss", ast.Load())))
         return self._method("step", ("model", "batch", "optimizer"), renderer, self._opened(made))
 
@@ -252,7 +254,7 @@ class LoopMethods(Reading):
             given = [*call.args, *(each.value for each in call.keywords)]
             if any(self.tracer.trace(each, loop.body_scope).key in roles for each in given):
                 self.left.append(
-                    f"`{ast.unparse(call)}` of the loop is left out: if it belongs to a step, {where}."
+                    f"`{ast.unparse(call)}` in the loop is left out: if it is part of a step, {where}."
                 )
 
 

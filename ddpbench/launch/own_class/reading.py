@@ -290,15 +290,18 @@ class Reading:
                 lines += ["import os"] if "os" not in {*self.known, *renderer.imports} else []
                 lines.append(f"{missing} = {self.length}")
                 self.notes.append(
-                    f"`{missing}` in {name}() holds for the class's own batch and one process per rank; with another "
-                    "local_batch, or data_parallel, an epoch has another number of steps."
+                    f"`{missing}` in {name}() is right for the class's batch and one process per rank. "
+                    "With another local_batch, or under data_parallel, the number of steps per epoch "
+                    "differs."
                 )
                 continue
             if missing in parameters:
-                lines.append(f"...  # see that the argument `{missing}` is the one meant here: {description}")
+                lines.append(
+                    f"...  # check that the argument `{missing}` is what is meant here: {description}"
+                )
                 if not problems:
                     self.left.append(
-                        f"{name}(): see that the argument `{missing}` is the one meant ({description})."
+                        f"{name}(): check that the argument `{missing}` is what is meant ({description})."
                     )
                 continue
             lines.append(f"{missing} = ...  # {description}")
@@ -323,7 +326,7 @@ class Reading:
             return method
         wanted = WANTED.get(method.name, "")
         why = "; ".join(method.problems)
-        self.left.append(f"{method.name}(): {wanted}. It cannot be taken from the script: {why}.")
+        self.left.append(f"{method.name}(): {wanted}. The script's code cannot be used: {why}.")
         found = [f"# {line}".rstrip() for line in method.lines]
         lines = [f"...  # {wanted}", f"# not taken from the script: {why}; this was found:", *found]
         return replace(method, lines=lines)

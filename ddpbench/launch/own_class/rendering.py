@@ -313,9 +313,7 @@ class _Pass(ast.NodeTransformer):
         if place is not None:
             return _as_of(node, deepcopy(place))
         name = last_name(node) or "part"
-        self.to.missing[name] = (
-            "the part of the model that the script has by this name, not another one like it"
-        )
+        self.to.missing[name] = "the part of the model that has this name in the script, not a copy of it"
         return ast.Name(name, ast.Load())
 
     def _value(self, node: ast.expr, found: Origin) -> ast.expr | None:
@@ -326,7 +324,7 @@ class _Pass(ast.NodeTransformer):
         own = isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
         known = found.node is not node
         if isinstance(node, ast.Attribute) and not known and self._parsed(node):
-            self.to.missing[node.attr] = f"the option `{node.attr}`, of which no value is seen"
+            self.to.missing[node.attr] = f"the option `{node.attr}`, whose value was not found"
             return ast.Name(node.attr, ast.Load())
         stays = self._stays(first_name(node)) and first_name(node) != "self" and not self._parsed(node)
         if not isinstance(node, ast.Name) and not own and (not known or stays):

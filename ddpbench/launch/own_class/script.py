@@ -70,7 +70,9 @@ def read_script(path: Path) -> Script:
         RequestError: the file does not exist, is not a regular file, or is not valid Python.
     """
     if path.exists() and not path.is_file():
-        raise RequestError(f"{path} is {kind_of(path.stat().st_mode)}, not a script: give the path of one")
+        raise RequestError(
+            f"{path} is {kind_of(path.stat().st_mode)}, not a script: give the path of a script"
+        )
     if not path.is_file():
         near = meant_path(path, Path.is_file)
         raise RequestError(f"there is no file {path}{near or '; give the path of the script'}")

@@ -54,10 +54,13 @@ def updates_of(tracer: Tracer, body: list[ast.stmt], scope: Scope) -> Updates:
             (_clips_under_condition(body), "gradients that some updates clip"),
             (_direct_steps(tracer, body, scope) > 1, "several updates"),
             (own_gradients(backwards, body), "a backward() with arguments"),
-            (not any(is_backward(each) for each in here(body)), "a backward in a function of the loop's own"),
+            (
+                not any(is_backward(each) for each in here(body)),
+                "a backward() inside a function that the loop defines",
+            ),
             (
                 _conditional(body, lambda call: _is_schedulers(tracer, call, scope)),
-                "a schedule that some updates leave as it is",
+                "a scheduler that only some updates step",
             ),
         )
         or ""

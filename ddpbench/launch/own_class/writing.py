@@ -88,7 +88,7 @@ class Written:
         head, _, rest = self.text.partition("\n")
         lines = [f"Left out, {each}" for each in summary(self.dropped)]
         lines += [
-            f"A setting of the experiment, of line {each.line}: {in_toml(each)}" for each in self.settings
+            f"A setting for the experiment, from line {each.line}: {in_toml(each)}" for each in self.settings
         ]
         comments = [comment for line in lines for comment in comment_of(line)]
         return "\n".join([head, *comments, rest])
@@ -128,8 +128,8 @@ def written_class(script: Script) -> Written:
         line = _line_of(error)
         where = f", line {line}" if line else ""
         raise RequestError(
-            f"{script.path}{where}: this cannot be followed ({type(error).__name__}); write the class by hand, as "
-            "docs/own-loop.md shows it"
+            f"{script.path}{where}: cannot be analysed ({type(error).__name__}); write the class by "
+            "hand, as docs/own-loop.md shows"
         ) from error
 
 
@@ -189,8 +189,8 @@ class _Writer(LoopMethods, UpdateMethods):
         tree = ast.parse(text)
         if self.ends:
             self.left.append(
-                'The script trains when it is imported: put what trains below `if __name__ == "__main__":`, '
-                "and leave above it what the class uses."
+                "The script trains when it is imported: move the training below `if __name__ == "
+                '"__main__":`, and leave what the class uses above it.'
             )
         names = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
         models = frozenset(each.key for each in self.models.values())
@@ -410,8 +410,8 @@ class _Writer(LoopMethods, UpdateMethods):
         if self.loop is None or is_cleared(self.script, self.loop):
             return methods
         lines = [str(each) for each in clearing_lines(self.script)]
-        when = f"outside of the loop over batches, in line {series_of(lines)}" if lines else "nowhere"
-        wanted = f"when gradients are cleared: the script does so {when}, so that they add up"
+        when = f"outside the loop over batches, in line {series_of(lines)}" if lines else "nowhere"
+        wanted = f"when to clear gradients: the script does so {when}, so gradients add up"
         name = next(each.name for each in methods if each.name in ("loss", "step"))
         self.left.append(f"{name}(): say {wanted}.")
         instead = " with a step() in place of this loss()" if name == "loss" else ""
@@ -452,8 +452,8 @@ class _Writer(LoopMethods, UpdateMethods):
         for each in ast.walk(node.iter) if isinstance(node, ast.For) else ():
             if isinstance(each, ast.Call) and last_name(each) == "islice":
                 self.notes.append(
-                    f"The script goes through a part of its batches, `{ast.unparse(each)}` (line {each.lineno}); the "
-                    "class goes through all."
+                    f"The script goes through only some batches, `{ast.unparse(each)}` (line "
+                    f"{each.lineno}), but the class goes through all."
                 )
 
     def _opened_for(self, methods: list[MethodLines], effect: Effect) -> list[MethodLines]:
@@ -542,21 +542,21 @@ class _Writer(LoopMethods, UpdateMethods):
         if len(self.loops) > 1:
             lines = [str(each.node.lineno) for each in self.loops]
             sentences.append(
-                f"The script trains in {len(lines)} loops, of lines {series_of(lines)}: this class is the one of line "
-                f"{lines[0]}; another one needs a separate class."
+                f"The script trains in {len(lines)} loops, in lines {series_of(lines)}. This class is "
+                f"for the loop in line {lines[0]}; another loop needs another class."
             )
         for first, others in other_trainings(self.tracer, self.loop) if self.loop is not None else ():
             lines = [str(line) for line in sorted({each.lineno for each in (first, *others)})]
             where = f"lines {series_of(lines)}" if len(lines) > 1 else f"line {lines[0]}"
             mine = f"the one of line {first.lineno}" if len(lines) > 1 else "the first one"
             sentences.append(
-                f"The script trains by {1 + len(others)} calls of {last_name(first)}(), in {where}: this class is "
-                f"{mine}; another call needs another class."
+                f"The script trains in {1 + len(others)} calls of {last_name(first)}(), in {where}. "
+                f"This class is for {mine}; another call needs another class."
             )
         sentences += [
-            f"`{ast.unparse(call)}` of line {call.lineno} stands outside the loop over batches and is left out: "
-            "the learning rate stays as it begins. To have it change with every update, return (optimizer, scheduler) "
-            "from optimizer()."
+            f"`{ast.unparse(call)}` in line {call.lineno} is outside the loop over batches and is left "
+            "out, so the learning rate never changes. To change it with every update, return "
+            "(optimizer, scheduler) from optimizer()."
             for call in epoch_schedules(self.tracer, self.loops)
         ]
         return sentences
@@ -568,8 +568,12 @@ class _Writer(LoopMethods, UpdateMethods):
             return []
         if "rank" in ast.unparse(self.script.classes[name]).lower():
             return []
-        message = f"{name} gives every rank the same samples, which strategies with several ranks refuse"
-        return [f"{message}: have it give each its own, and make it in dataset(self, rank, world_size)."]
+        message = (
+            f"{name} gives every rank the same samples, but strategies with several ranks need different ones"
+        )
+        return [
+            f"{message}: make it in dataset(self, rank, world_size), with different samples for each rank."
+        ]
 
     def _model(self) -> MethodLines:
         if len(self.models) > 1:
@@ -608,8 +612,8 @@ class _Writer(LoopMethods, UpdateMethods):
         each = f"zip(*{ast.unparse(call)})" if parts else ast.unparse(call)
         self._take(call)
         self.notes.append(
-            f"`{ast.unparse(draw)}` draws batches in the loop, in line {draw.lineno}: dataset() has it draw "
-            f"{_DRAWN} of them beforehand, and steps go through their samples."
+            f"`{ast.unparse(draw)}` in line {draw.lineno} draws batches in the loop. Here dataset() "
+            f"draws {_DRAWN} of them in advance, and steps go through their samples."
         )
         made = ast.parse(
             f"torch.manual_seed(0)\nreturn [sample for _ in range({_DRAWN}) for sample in {each}]"
@@ -649,7 +653,7 @@ class _Writer(LoopMethods, UpdateMethods):
             or is_another(made, self.script)
             or (isinstance(made, ast.Constant) and not isinstance(made.value, int))
         ):
-            self.left.append("The batch size is not to be seen: add `batch = N` to the class.")
+            self.left.append("The batch size was not found: add `batch = N` to the class.")
             return []
         return [f"    batch = {ast.unparse(made)}"]
 
@@ -694,7 +698,8 @@ class _Writer(LoopMethods, UpdateMethods):
             line, does = each.statement.lineno, " ".join(ast.unparse(each.statement).split())
             if self._is_in_an_epoch(each, origins):
                 wanted = (
-                    f"decide whether the class trains as before or after line {line}, which runs in an epoch"
+                    f"decide whether the class trains as before or as after line {line}, which runs "
+                    "during an epoch"
                 )
                 self.left.append(f"{part}(): {wanted}: `{does}`.")
                 lines.append(f"...  # {wanted}: {does}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -138,8 +139,9 @@ def check_here() -> None:
     missing = [name for name in ("sbatch", "squeue", "sinfo", "scontrol") if shutil.which(name) is None]
     if missing:
         raise RequestError(
-            f"{', '.join(missing)} not on PATH: submit where jobs of Slurm are submitted (on a login node, after its "
-            "module is loaded); --dry-run prints the scripts anywhere; ddpbench plan prints lines for other launchers"
+            f"{', '.join(missing)} not on PATH: submit on a login node of a Slurm cluster, after "
+            "loading its module. Anywhere else, --dry-run prints the scripts, and ddpbench plan prints "
+            "lines for other launchers"
         )
 
 
@@ -197,8 +199,9 @@ def check_room(known: Sequence[Partition], asked: str | None, most_nodes: int, t
     longest = None if None in limits else max(limit for limit in limits if limit is not None)
     if longest is not None and time_s > longest:
         raise RequestError(
-            f"--time: the jobs ask for {time_s / 60:.0f} min, and the partition {', '.join(names)} has a limit of "
-            f"{longest / 60:.0f} min; with --time {longest / 60:.0f} they continue in further jobs as often as needed"
+            f"--time: the jobs ask for {math.ceil(time_s / 60)} min, but the limit of partition "
+            f"{', '.join(names)} is {longest / 60:.0f} min; with --time {longest / 60:.0f}, further "
+            "jobs continue them as often as needed"
         )
 
 

@@ -122,8 +122,9 @@ def archive(run: Path) -> str:
     data = packed.getvalue()
     if len(data) > MOST_ARCHIVE:
         raise RequestError(
-            f"{run} takes {format_bytes(len(data))} packed, and a script holds {format_bytes(MOST_ARCHIVE)}: use a "
-            "directory that all nodes see, or fewer cases and rounds"
+            f"{run} takes {format_bytes(len(data))} packed, but a script can hold only "
+            f"{format_bytes(MOST_ARCHIVE)}: use a directory that all nodes share, or fewer cases and "
+            "rounds"
         )
     return base64.encodebytes(data).decode("ascii")
 
@@ -227,7 +228,7 @@ def _unpack(run: Path, data: bytes) -> None:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as file:
             members = file.getmembers()
             if sum(member.size for member in members) > _MOST_FETCHED:
-                raise OutputError(f"{run}: what the nodes have of it is over {format_bytes(_MOST_FETCHED)}")
+                raise OutputError(f"{run}: the nodes hold more than {format_bytes(_MOST_FETCHED)} of records")
             for member in members:
                 here = run / member.name
                 if not (member.isfile() or member.isdir()):

@@ -184,7 +184,7 @@ class Follower:
                 self._away = False
             except UnreachableError as error:
                 if not self._away:
-                    self.listener.event(f"{error}; the jobs continue, and Slurm is asked again")
+                    self.listener.event(f"{error}; the jobs continue, and Slurm will be asked again")
                 self._away = True
             if len(self._done) < len(self.submission.sizes):
                 self.sleep(pause)
@@ -253,7 +253,7 @@ class Follower:
             return True
         else:
             self._done.add(nodes)
-            self.given_up[nodes] = f"{kept}; give the command again once the nodes are free"
+            self.given_up[nodes] = f"{kept}; run the command again once the nodes are free"
             self.listener.state(size, "given up", size.launches())
         return False
 
@@ -261,7 +261,7 @@ class Follower:
         """Report that an ended job's measurements since the last fetch are lost, and fetch no more of this job."""
         job = size.jobs[-1].job_id
         self.listener.event(
-            f"{size.name}: what job {job} measured since its records were fetched last is lost: {why}"
+            f"{size.name}: the records that job {job} made since the last fetch are lost: {why}"
         )
         self._settle(size)
 
@@ -282,8 +282,8 @@ class Follower:
                 jobs = [size.jobs[-1].job_id for size in self.submission.sizes if size.jobs]
                 end = f", or end the jobs with: {command('scancel', *jobs)}" if jobs else ""
                 raise LaunchError(
-                    f"{path} was deleted or moved while its jobs were followed, and they write there: put it back and "
-                    f"give the command again{end}"
+                    f"{path} was deleted or moved, but its jobs write there: put it back and run the "
+                    f"command again{end}"
                 ) from None
             except OSError:  # the file system may be away for a while
                 return
@@ -307,7 +307,7 @@ class Follower:
         if step == "submit":
             if last is not None and state is not None:
                 ended = "left the queue" if state.state == GONE else f"ended as {state.state}"
-                self.listener.event(f"{size.name}: job {last.job_id} {ended}; it is submitted again")
+                self.listener.event(f"{size.name}: job {last.job_id} {ended}; it will be submitted again")
             self._submit(size, progress)
         self._looked.add(nodes)  # not reached if Slurm does not answer: then it does not count as looked at
         if step == "submit":

@@ -26,10 +26,11 @@ _OWN = {
         ("ntasks", "array", "wrap"), "a job has one slot for each rank that its nodes have room for"
     ),
     **dict.fromkeys(
-        ("output", "error", "open-mode"), "a job's output goes into its run directory, where it is looked for"
+        ("output", "error", "open-mode"),
+        "a job's output goes into its run directory, where ddpbench looks for it",
     ),
     **dict.fromkeys(("clusters", "cluster"), "submit from a login node of that cluster"),
-    **dict.fromkeys(("parsable", "wait", "test-only", "quiet"), "ddpbench submit does what it is for"),
+    **dict.fromkeys(("parsable", "wait", "test-only", "quiet"), "ddpbench submit does the same itself"),
 }
 """Options of sbatch that a submission does not take, with what to do instead; most of them it sets itself."""
 
@@ -89,8 +90,8 @@ class Request:
             one_line("--setup", line)
         if self.local and not _FOLDER.fullmatch(self.local):
             raise RequestError(
-                f"--local {shortened(self.local)}: give an absolute folder on the nodes, of letters, digits, . _ - / "
-                "and variables of the shell, such as '/scratch/$USER'"
+                f"--local {shortened(self.local)}: give an absolute path on the nodes, with only "
+                "letters, digits, . _ - / and shell variables, such as '/scratch/$USER'"
             )
 
     def value(self, name: str) -> str | None:

@@ -188,7 +188,7 @@ def plan_submission(
     path = checked_name(out if out is not None else default_path(f"{planned.experiment.name}-slurm"))
     if "\\" in one_line("--out", str(path.absolute())):
         raise OutputError(
-            "a backslash in the directory's path means something else to Slurm: choose another --out"
+            "the directory's path has a backslash, which is special to Slurm: choose another --out"
         )
     asked = {
         "experiment": str(source.absolute()),
@@ -212,7 +212,8 @@ def plan_submission(
         cases = _cases_of(nodes, request.sizes, planned)
         if all(entry.skip_reason is not None for entry in cases):
             notes.append(
-                f"no job on {nodes} node{'s' if nodes != 1 else ''}: no case needs as many, or just as many"
+                f"no job on {nodes} node{'s' if nodes != 1 else ''}: no case needs exactly this number "
+                "of nodes"
             )
             continue
         plan = plans[nodes] = make_plan(planned.experiment, cases)
@@ -237,8 +238,8 @@ def _check_device(request: Request, planned: PlannedFor, overrides: Sequence[str
     said = any("base.device" in whole_keys(text) for text in overrides)
     if asks and not said and all(entry.case.device == "cpu" for entry in planned.cases):
         raise RequestError(
-            f"--{asks[0].name} asks for GPUs, and the cases are planned for CPUs, as this machine has no GPU: add "
-            "--set base.device=cuda (or base.device=cpu, if that is meant)"
+            f"--{asks[0].name} asks for GPUs, but the cases are planned for CPUs, because this machine "
+            "has no GPU: add --set base.device=cuda (or base.device=cpu to keep CPUs)"
         )
 
 
@@ -259,7 +260,7 @@ def _check_same(found: Submission, asked: Mapping[str, Any]) -> None:
     if differing:
         raise RequestError(
             f"{found.path} holds a submission with another {', '.join(differing)}: choose another "
-            f"--out, or continue that one: {found.again}"
+            f"--out, or continue that submission: {found.again}"
         )
 
 
@@ -314,7 +315,8 @@ def current(submission: Submission) -> Submission:
         return submission
     if submission.plans:
         raise RequestError(
-            f"{submission.path} has just become a submission's: continue that one: {submission.again}"
+            f"another command has just made a submission in {submission.path}; to continue it: "
+            f"{submission.again}"
         )
     return replace(open_submission(submission.path), request=submission.request, notes=submission.notes)
 

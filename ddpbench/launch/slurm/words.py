@@ -22,7 +22,7 @@ def one_line(what: str, text: str) -> str:
     found = repr("\n") if "\n" in text else unprintable(text)
     if found:
         raise RequestError(
-            f"{what} {shortened(text)}: a job's script cannot hold the character {found}; leave it out"
+            f"{what} {shortened(text)} has the character {found}, which a job's script cannot hold: remove it"
         )
     return text
 
@@ -47,8 +47,8 @@ def job_output(run_dir: str) -> str:
     """
     if "\\" in run_dir:
         raise RequestError(
-            f"the submission's directory {shortened(run_dir)}: a job's script cannot hold the character '\\' in the "
-            "path of its output, for which Slurm takes another; rename the folder"
+            f"the submission's directory {shortened(run_dir)} has the character '\\', which is special "
+            "to Slurm in the path of a job's output: rename the folder"
         )
     return run_dir.replace("%", "%%") + "/slurm-%j.out"
 

@@ -47,7 +47,7 @@ def _begin(run: RunDir, made: Made) -> None:
     """
     if run.plan.exists():
         raise OutputError(
-            f"another sweep has just planned {run.path}: choose another --out, or resume that one with: "
+            f"another sweep has just planned {run.path}: choose another --out, or resume that run with: "
             f"{command('ddpbench', 'sweep', run.path)}"
         )
     made.begin()

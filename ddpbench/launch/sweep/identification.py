@@ -167,8 +167,8 @@ def _check_cases(run: RunDir, plan: Plan) -> None:
     now = {entry.case.case_id for entry in plan.cases}
     if stored != now:
         raise IdentityError(
-            f"{run.path} was planned with other cases: {_few(stored - now) or 'none'} not planned now, "
-            f"{_few(now - stored) or 'none'} not then; give another --out"
+            f"{run.path} was planned with other cases: give another --out (only planned before: "
+            f"{_few(stored - now) or 'none'}; only planned now: {_few(now - stored) or 'none'})"
         )
 
 

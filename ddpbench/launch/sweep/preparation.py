@@ -111,7 +111,7 @@ def prepare(request: SweepRequest) -> Prepared:
     experiment = with_located(experiment, source.parent)
     _check_launcher(experiment, request.experiment)
     if importlib.util.find_spec("torch") is None:
-        raise MachineError("torch is not installed in this environment: pip install torch")
+        raise MachineError("torch is not installed in this environment; run: pip install torch")
     hardware = read_hardware()
     devices = usable_devices(hardware)
     check_devices(experiment, devices)
@@ -167,8 +167,8 @@ def _check_checkpoint_dirs(cases: Sequence[PlannedCase]) -> None:
         if name and not (Path(name).is_dir() and os.access(name, os.W_OK | os.X_OK)):
             what = "may not be written" if Path(name).is_dir() else "is not a directory"
             raise OutputError(
-                f"base.checkpoint_dir = {name!r} {what}: make it, name another, or leave the setting out, and "
-                "checkpoints go into the run directory"
+                f"base.checkpoint_dir = {name!r} {what}: make the directory, name another, or leave the "
+                "setting out to write checkpoints into the run directory"
             )
         if name:
             check_checkpoint_dir(name)
@@ -184,7 +184,9 @@ def _check_launcher(experiment: Experiment, source: Path) -> None:
     if "slurm" in launchers:
         sizes = () if source.is_dir() else ("--nodes", "1,2,4", "--ranks-per-node", "N")
         again = command("ddpbench", "submit", source.parent if source.is_dir() else source, *sizes)
-        raise RequestError(f'{source}: with launcher = "slurm" jobs of Slurm start the ranks: {again}')
+        raise RequestError(
+            f'{source}: launcher = "slurm" starts ranks in Slurm jobs, not in a sweep; run: {again}'
+        )
     several = [
         n for n in experiment.axes.get("nodes", [experiment.base.nodes]) if isinstance(n, int) and n > 1
     ]
@@ -192,11 +194,12 @@ def _check_launcher(experiment: Experiment, source: Path) -> None:
         nodes = () if source.is_dir() else ("--nodes", "hostA,hostB", "--ranks-per-node", "N")
         line = command("ddpbench", "plan", source, *nodes)
         raise RequestError(
-            f"{source}: a sweep starts ranks on this machine alone: {line} prints the lines for several nodes"
+            f"{source}: a sweep starts ranks only on this machine; for several nodes, {line} prints the "
+            "lines to run"
         )
     run = RunDir(source)
     if "torchrun" in launchers and run.machine.is_file() and "planned_nodes" in read_machine(run)["context"]:
         raise RequestError(
-            f"{source} was planned for nodes on which you start the ranks: "
-            f"{command('ddpbench', 'plan', source)} prints the lines for them"
+            f"{source} was planned for nodes where you start the ranks: to print the lines, run "
+            f"{command('ddpbench', 'plan', source)}"
         )

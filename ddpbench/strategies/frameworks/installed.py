@@ -87,9 +87,12 @@ def missing(name: str) -> str | None:
     for needed in framework.needs:
         distribution, version = _installed(needed.distributions)
         if not version or not _importable(needed.module):
-            return f"{framework.display} needs {distribution}, which is not installed here: {line}"
+            return f"{distribution} is not installed; run: {line}"
         if _numbers(version) < _numbers(needed.at_least):
-            return f"{distribution} {version} is too old, {framework.display} needs {needed.at_least} or newer: {line}"
+            return (
+                f"{distribution} {version} is too old, {framework.display} needs {needed.at_least} or "
+                f"newer; run: {line}"
+            )
     return None
 
 

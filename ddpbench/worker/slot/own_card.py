@@ -36,7 +36,7 @@ def own_card(run: RunDir, place: SlotPlace, server: Callable[[Mapping[str, str]]
         check_own(run.path)
         plan = read_plan(run)
         if not plan.cases:
-            raise RequestError(f"{run.plan} has no case; plan the experiment again, in another --out")
+            raise RequestError(f"{run.plan} has no case: plan the experiment again, into another --out")
         for name in {entry.case.checkpoint_dir for entry in plan.cases} - {""}:
             check_checkpoint_dir(name)
         hardware = read_hardware()

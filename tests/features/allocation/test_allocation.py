@@ -323,7 +323,7 @@ def test_a_comma_without_an_entry_of_queue_waits_is_nothing(capsys: pytest.Captu
         assert "is not RANKS=TIME, such as 8=2h" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         cli(["allocation", "nowhere", "--queue-wait", ""])
-    assert "--queue-wait: an empty text was given" in capsys.readouterr().err
+    assert "--queue-wait: the value is empty" in capsys.readouterr().err
 
 
 def test_a_run_that_is_not_finished_is_to_be_resumed(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ def test_one_core_is_no_curve(machine: Machine) -> None:
     machine.affinity({0, 2})  # a core and its hyper-thread
     found = machine.findings(cores.cores)
     assert found["cores"].level == "note"
-    assert found["cores"].found == "A Fine Processor: room for 1 rank, a core each"
+    assert found["cores"].found == "A Fine Processor: room for 1 rank with a core each"
     assert found["affinity"].found == "2 of 4 logical cores: 0,2"
     assert machine.findings(cores.hyper_threads)["hyper-threads"].found.startswith("2 on 1 cores")
 
@@ -23,14 +23,14 @@ def test_one_core_is_no_curve(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("group", "files", "words"),
     [
-        ("0::/a\n", {"cpu.max": "max 100000"}, "none"),
+        ("0::/a\n", {"cpu.max": "max 100000"}, "no control group"),
         ("0::/a\n", {"a/cpu.max": "150000 100000"}, "1.5 CPUs on 4 logical cores"),
         (
             "4:cpu,cpuacct:/job\n",
             {"cpu/job/cpu.cfs_quota_us": "50000", "cpu/job/cpu.cfs_period_us": "100000"},
             "0.5 CPUs",
         ),
-        ("0::/\n", {"cpu.max": "400000 100000"}, "as many as there are"),
+        ("0::/\n", {"cpu.max": "400000 100000"}, "4 CPUs, enough for all cores here"),
     ],
 )
 def test_a_quota_of_either_version(machine: Machine, group: str, files: dict[str, str], words: str) -> None:

@@ -163,9 +163,9 @@ def test_a_check_that_fails_is_a_finding_and_keeps_what_it_found(machine: Machin
 
 def test_a_finding_without_what_to_do_cannot_be_made() -> None:
     for make in (note, problem):
-        with pytest.raises(AssertionError, match="needs an advice"):
+        with pytest.raises(AssertionError, match="a finding that is not ok needs advice"):
             make("a subject", "found", "")
-    with pytest.raises(AssertionError, match="needs an advice"):
+    with pytest.raises(AssertionError, match="a finding that is not ok needs advice"):
         CheckResult(subject="a subject", level="ok", found="found", advice="do nothing")
 
 

@@ -44,9 +44,9 @@ def test_pairs_across_sockets_are_a_note_with_the_gpus_to_keep_to(machine: Machi
     found = machine.findings(gpus.links)["links"]
     assert found.level == "note"
     assert found.found == (
-        "NVLink (2 links): GPU0-GPU1; NVLink (1 link): GPU1-GPU2; one PCIe switch: GPU0-GPU2; "
-        "PCIe through several host bridges of one NUMA node: GPU2-GPU3; "
-        "PCIe and the processors' own link between NUMA nodes: GPU0-GPU3, GPU1-GPU3"
+        "NVLink (2 links): GPU0-GPU1; NVLink (1 link): GPU1-GPU2; one PCIe switch: GPU0-GPU2; PCIe "
+        "through several host bridges of one NUMA node: GPU2-GPU3; PCIe and the link between "
+        "processors (NUMA nodes): GPU0-GPU3, GPU1-GPU3"
     )
     assert "runs on up to 3 GPUs" in found.advice
     assert found.advice.endswith("CUDA_VISIBLE_DEVICES=0,1,2")  # GPU3 is near GPU2 alone
@@ -54,7 +54,7 @@ def test_pairs_across_sockets_are_a_note_with_the_gpus_to_keep_to(machine: Machi
 
 def test_two_gpus_of_two_sockets_have_no_nearer_ones(machine: Machine) -> None:
     machine.gpus(2, links="\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n")
-    assert machine.findings(gpus.links)["links"].advice.startswith("no two GPUs are nearer")
+    assert machine.findings(gpus.links)["links"].advice.startswith("no pair of GPUs is closer")
 
 
 def test_eight_gpus_on_a_switch_are_one_line(machine: Machine) -> None:
@@ -115,7 +115,7 @@ def test_signs_of_a_gpu_without_nvidia_smi(machine: Machine) -> None:
     machine.write("dev/nvidia0", "")
     found = machine.findings(gpus.gpus)["gpus"]
     assert found.level == "note"
-    assert "nvidia-smi tells nothing: not found" in found.found
+    assert "a GPU seems to be here, but nvidia-smi gives no information: not found" in found.found
 
 
 def test_hidden_gpus(machine: Machine) -> None:

@@ -84,7 +84,7 @@ def test_thread_variables_are_the_ranks_own(machine: Machine) -> None:
 
     machine.env |= {"OMP_NUM_THREADS": "4", "PATH": "/bin"}
     assert machine.findings(environment.threads)["threads"].found.startswith(
-        "OMP_NUM_THREADS=4 here; ranks get"
+        "OMP_NUM_THREADS=4 is set here, but ranks get threads_per_rank"
     )
     case = Case(workload="mlp:small", strategy="single")
     directory = RunDir(machine.root).launch(case.case_id, "proof")
@@ -113,7 +113,9 @@ def test_variables_that_change_runs(machine: Machine) -> None:
     found = machine.findings(environment.variables)
     assert set(found) == {"CUDA_LAUNCH_BLOCKING", "others"}
     assert found["CUDA_LAUNCH_BLOCKING"].advice.endswith("unset CUDA_LAUNCH_BLOCKING")
-    assert found["others"].found == "GLOO_DEVICE_TRANSPORT=TCP, NCCL_MIN_NCHANNELS=4: they reach every rank"
+    assert (
+        found["others"].found == "GLOO_DEVICE_TRANSPORT=TCP, NCCL_MIN_NCHANNELS=4: every rank inherits them"
+    )
 
 
 def test_a_misspelt_variable_is_told_with_the_one_that_was_meant(machine: Machine) -> None:

@@ -42,9 +42,9 @@ def test_a_network_namespace_whose_loopback_is_down(machine: Machine) -> None:
     ("addresses", "level", "words"),
     [
         (["10.0.0.2"], "ok", "node1 is 10.0.0.2"),
-        (["127.0.1.1"], "note", "127.0.1.1, an address only this machine reaches"),  # Debian's own line
+        (["127.0.1.1"], "note", "127.0.1.1, which only this machine can reach"),  # Debian's own line
         ([], "note", "has no address"),
-        (["10.9.9.9"], "note", "that no interface here has"),
+        (["10.9.9.9"], "note", "10.9.9.9, which is not the address of any interface here"),
     ],
 )
 def test_the_host_name(machine: Machine, addresses: list[str], level: str, words: str) -> None:

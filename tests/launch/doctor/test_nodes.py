@@ -203,7 +203,7 @@ def test_a_link_below_what_its_interfaces_claim_is_noted() -> None:
     nodes = [node(number, speed_mbps=100_000) for number in range(2)]
     slow = [replace(pair, a_to_b=4e9, b_to_a=4e9) for pair in links({}, 2)]
     (only,) = [finding for finding in judged(nodes, slow) if finding.level == "note"]
-    assert "of 100 Gbit/s that the interfaces claim" in only.found
+    assert "but the interfaces report 100 Gbit/s" in only.found
     fine = [replace(pair, a_to_b=6e9, b_to_a=6e9) for pair in slow]  # one stream cannot fill such a link
     assert not [finding for finding in judged(nodes, fine) if finding.level == "note"]
 
@@ -253,11 +253,11 @@ def test_a_node_finds_itself_by_name_address_or_launcher() -> None:
         ("n2,n2.cluster", "is several of them"),
         ("n2", "two host names"),
         ("n1,,n2", "two host names"),
-        ("slurm", "not a job of Slurm"),
+        ("slurm", "not a Slurm job"),
     ):
         with pytest.raises(RequestError, match=sentence):
             seat_of(names, host(), {})
-    with pytest.raises(RequestError, match="names 2 nodes, and this is number 7"):
+    with pytest.raises(RequestError, match="names 2 nodes, but RANK says that this node is number 7"):
         seat_of("a,b", host(), {"RANK": "7"})
 
 

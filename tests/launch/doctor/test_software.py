@@ -105,7 +105,7 @@ def test_a_driver_too_old_for_the_build(machine: Machine) -> None:
     warning = "CUDA initialization: The NVIDIA driver on your system is too old (found version 11040)."
     machine.torch(gpu_facts(0, driver_cuda="11.4", warnings=[warning]))
     found = machine.findings(software.cuda)["cuda"]
-    assert found.found == f"here is a GPU, and torch cannot use it: {warning}"
+    assert found.found == f"this machine has a GPU, but torch cannot use it: {warning}"
     assert "runs up to CUDA 11.4" in found.advice
 
 

@@ -63,7 +63,7 @@ def test_a_strategy_that_needs_branches_is_tried_with_a_model_that_has_some(mach
 def test_a_strategy_that_needs_more_gpus_than_there_are(machine: Machine) -> None:
     one = Way("cuda", "nccl", 1)
     reason = why_not(machine.catalog, one, strategy="ddp", workload="mlp", sizes=[2, 4])
-    assert reason == "needs 2 GPUs, one a rank; here is 1 GPU"
+    assert reason == "needs 2 GPUs, one per rank; this machine has 1 GPU"
     assert why_not(machine.catalog, one, strategy="ddp", workload="mlp") is None
 
 

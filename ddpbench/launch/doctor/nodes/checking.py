@@ -46,9 +46,7 @@ def seat_of(names: str, host: Host, env: Mapping[str, str] = os.environ) -> Node
         LaunchError: Slurm does not report the job's nodes.
     """
     if names == SLURM and "SLURM_JOB_NODELIST" not in env:
-        raise RequestError(
-            "--nodes slurm: this is not a job of Slurm; give names, such as --nodes hostA,hostB"
-        )
+        raise RequestError("--nodes slurm: this is not a Slurm job; give names, such as --nodes hostA,hostB")
     listed = _slurm_addresses(env) if names == SLURM else [name.strip() for name in names.split(",")]
     if len(listed) < 2 or not all(listed):
         raise RequestError(
@@ -65,7 +63,7 @@ def seat_of(names: str, host: Host, env: Mapping[str, str] = os.environ) -> Node
             continue  # the shell of the batch script
         if int(env[number]) >= len(listed):
             raise RequestError(
-                f"--nodes names {len(listed)} nodes, and this is number {env[number]} by {number}"
+                f"--nodes names {len(listed)} nodes, but {number} says that this node is number {env[number]}"
             )
         return NodeSeat(
             number=int(env[number]), count=len(listed), first=listed[0], spare=env.get(local, "0") != "0"

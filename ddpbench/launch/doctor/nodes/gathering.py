@@ -83,7 +83,7 @@ class _Line:
         """
         while b"\n" not in self._data[:most]:
             if len(self._data) >= most:
-                raise ConnectionResetError("its message is not a node's")
+                raise ConnectionResetError("its message is not from this check")
             self.connection.settimeout(max(0.01, deadline - time.monotonic()))
             if time.monotonic() > deadline:
                 raise TimeoutError("timed out")
@@ -171,7 +171,7 @@ def _lead(
         door = stack.enter_context(socket.create_server(("", first[1]), backlog=128))
     except OSError as error:
         raise LaunchError(
-            f"port {first[1]} cannot be listened at: {error.strerror}; give another --port"
+            f"cannot listen at port {first[1]}: {error.strerror}; give another --port"
         ) from None
     nodes, lines = _joined(stack, door, {0: me}, count, first, waiting=waiting)
     listed = [nodes[number] for number in range(count)]
@@ -220,8 +220,9 @@ def _joined(
             connection, _ = door.accept()
         except TimeoutError:
             raise LaunchError(
-                f"node {', '.join(map(str, missing))} did not reach {first[0]}:{first[1]} within {JOIN_S:.0f} s: is "
-                "the same command running there, and does that name and port lead to this node from there?"
+                f"node {', '.join(map(str, missing))} did not reach {first[0]}:{first[1]} within "
+                f"{JOIN_S:.0f} s: check that the same command runs there, and that this name and port "
+                "lead to this node from there"
             ) from None
         stack.enter_context(connection)
         line = _Line(connection)
@@ -268,7 +269,8 @@ def _follow(
             if time.monotonic() > deadline:
                 raise LaunchError(
                     f"node 0 was not reached at {first[0]}:{first[1]} within {JOIN_S:.0f} s "
-                    f"({error.strerror or error}): is the same command running there, and does its name lead there?"
+                    f"({error.strerror or error}): check that the same command runs there, and that "
+                    "this name leads there"
                 ) from None
             time.sleep(0.2)
     stack.enter_context(connection)
@@ -278,7 +280,7 @@ def _follow(
         line.tell(asdict(me))
         listed = line.next_message(_NODES, time.monotonic() + _answer_s(count))
         if [node.number for node in listed] != [*range(count)]:
-            raise ValueError(f"its nodes are not the {count} that were named here")
+            raise ValueError(f"it names other nodes than the {count} named here")
         pairs = _try_all(me, listed, listener)
         line.tell([pair.to_json() for pair in pairs])
     except (OSError, ValueError) as error:

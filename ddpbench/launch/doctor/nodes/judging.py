@@ -46,7 +46,7 @@ def _interfaces(nodes: Sequence[Node]) -> Iterator[CheckResult]:
             fix = (
                 f"set GLOO_SOCKET_IFNAME to one of: {others}"
                 if others
-                else "it has no other interface: see ip address"
+                else "this node has no other interface: see ip address"
             )
             yield problem(
                 node.name,
@@ -57,7 +57,7 @@ def _interfaces(nodes: Sequence[Node]) -> Iterator[CheckResult]:
             yield note(
                 node.name,
                 f"{address}, where {node.faster} is faster",
-                "set GLOO_SOCKET_IFNAME to its name, if it joins the nodes, and run this again",
+                "if that interface connects the nodes, set GLOO_SOCKET_IFNAME to its name and run this again",
             )
         else:
             yield ok(node.name, address)
@@ -81,8 +81,8 @@ def _links(nodes: Sequence[Node], pairs: Sequence[NodePair]) -> Iterator[CheckRe
         if claimed and pair.slower < OF_THE_INTERFACE * min(claimed, ONE_STREAM):
             yield note(
                 subject,
-                f"{measured}, of {_rate(claimed)} that the interfaces claim",
-                "look for other traffic, a cable or port at a lower speed, or an interface that is not the fast one",
+                f"{measured}, but the interfaces report {_rate(claimed)}",
+                "look for other traffic, a cable or port with a lower speed, or a slower interface in use",
             )
         else:
             yield ok(subject, measured)
@@ -105,7 +105,8 @@ def _slow(nodes: Sequence[Node], pairs: Sequence[NodePair]) -> Iterator[CheckRes
             yield problem(
                 f"slow: {node.name}",
                 f"all its {len(own)} links are slow: {_rate(rate)}, the others' {_rate(usual)}",
-                "leave it out (Slurm: --exclude), or have its interface and cable looked at: every collective waits",
+                "leave this node out (Slurm: --exclude), or have its interface and cable checked: "
+                "every collective waits for it",
             )
     left = [pair for pair in pairs if not named & {pair.a, pair.b}]
     median = statistics.median(pair.slower for pair in left) if left else 0.0
@@ -114,7 +115,7 @@ def _slow(nodes: Sequence[Node], pairs: Sequence[NodePair]) -> Iterator[CheckRes
             yield problem(
                 f"slow: {nodes[pair.a].host} - {nodes[pair.b].host}",
                 f"{_rate(pair.slower)}, the median of the other nodes' links is {_rate(median)}",
-                "look at the switch between the two; a ring over all nodes is as slow as this link",
+                "check the switch between the two nodes: a ring over all nodes is as slow as this link",
             )
 
 
@@ -130,7 +131,8 @@ def _clocks(nodes: Sequence[Node], pairs: Sequence[NodePair]) -> Iterator[CheckR
         yield note(
             "clocks",
             f"{a.name} and {b.name} are {format_seconds(apart)} apart ({within})",
-            "run a time service (chrony, ntpd); ddpbench compares no two hosts' clocks, but logs become hard to read",
+            "run a time service (chrony, ntpd). ddpbench does not compare clocks of two hosts, but "
+            "logs become hard to read",
         )
     else:
         yield ok("clocks", f"at most {format_seconds(max(apart, worst.clock_error_s))} apart ({within})")
