@@ -15,8 +15,6 @@ from ddpbench.analysis.table.column import CsvColumn, From, PartReader, setting
 from ddpbench.spec import Case
 from ddpbench.spec.grouping import AXES, check_complete
 
-_SHOWN: dict[str, str] = {"whole": "integer", "truth": "boolean"}
-"""Names of column kinds in `docs/columns.md` that differ from the kinds."""
 _INTRODUCTION = """\
 # Columns of cases.csv
 
@@ -31,7 +29,7 @@ frame = ddpbench.load("reports/quick-...")  # the same columns, as a pandas Data
 ```
 
 - Columns keep their names and their order in the file; new ones are appended.
-- An empty cell means not measured or not defined. Units are in the names.
+- An empty cell means not measured or not defined. Units are in the names, and `frame.dtypes` has the types.
 - Times and rates are medians over launches unless the meaning says otherwise.
 - ± marks a column whose 95 % interval is in two more columns. For `step_time_s` these are `step_time_ci_low_s` and
   `step_time_ci_high_s`, and for `speedup` they are `speedup_ci_low` and `speedup_ci_high`.
@@ -658,9 +656,8 @@ def page() -> str:
     for column in TABLE:
         if not column.of:
             name = f"`{column.name}`{' ±' if column.name in with_ends else ''}"
-            kind = _SHOWN.get(column.kind, column.kind)
-            found[column.source].append(f"| {name} | {kind} | {column.meaning} |")
+            found[column.source].append(f"| {name} | {column.meaning} |")
     lines = [_INTRODUCTION.rstrip()]
     for source, rows in found.items():
-        lines += ["", f"## {_SOURCES[source]}", "", "| column | type | meaning |", "|---|---|---|", *rows]
+        lines += ["", f"## {_SOURCES[source]}", "", "| column | meaning |", "|---|---|", *rows]
     return "\n".join([*lines, ""])
