@@ -73,6 +73,7 @@ NOT_HERE = {
     "bisect": "starts ranks",
     "doctor": "writes nothing",
     "list": "writes nothing",
+    "show": "writes nothing",
 }
 """Commands that are not tried here, with the place that tries them, or the reason."""
 FINE = (0, 1, 2)
