@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpbench.errors import OutputError, RequestError
+from ddpbench.host_names import why_no_host
 from ddpbench.launch.external import JobShape, planned_for, write_run
 from ddpbench.launch.plan import Plan, make_plan
 from ddpbench.machine.identity import planned_record
@@ -41,6 +42,9 @@ class Nodes:
         if bad or not self.names:
             given = shortened(",".join(self.names))
             raise RequestError(f"--nodes {given}: give the nodes' host names, such as --nodes hostA,hostB")
+        for name in self.names:
+            if why := why_no_host(name):
+                raise RequestError(f"--nodes: {shortened(name)} is not a host name: {why}")
         twice = [name for name, count in Counter(self.names).items() if count > 1 and name not in _LOOPBACK]
         if twice:
             raise RequestError(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from ddpbench.host_names import resolve
 from ddpbench.text_safety import clean
 from ddpbench.units import format_bit_rate
 
@@ -72,10 +73,10 @@ def look_up(name: str) -> list[str]:
 
     def work() -> None:
         try:
-            entries = socket.getaddrinfo(name, None, socket.AF_UNSPEC, socket.SOCK_STREAM)
+            found = resolve(name)
         except OSError:
-            entries = []
-        answers.append(list(dict.fromkeys(str(entry[4][0]) for entry in entries)))
+            found = []
+        answers.append(list(dict.fromkeys(str(address[0]) for _, address in found)))
 
     # In a thread that need not end, since the look-up itself cannot have a time limit.
     thread = threading.Thread(target=work, daemon=True)

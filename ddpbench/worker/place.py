@@ -7,6 +7,9 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ddpbench.host_names import why_no_host
+from ddpbench.text_safety import shortened
+
 _HOW = (
     "ranks are started by a launcher that sets all of them, such as "
     "PYTHONSAFEPATH=1 torchrun --nproc-per-node N -m ddpbench.worker RUN_DIR "
@@ -98,10 +101,11 @@ class SlotPlace:
 
 
 def _variables(env: Mapping[str, str], names: Sequence[str]) -> dict[str, int]:
-    """Return the values of the variables `names` as numbers, leaving out MASTER_ADDR.
+    """Return the values of the variables `names` as numbers, leaving out MASTER_ADDR, which is only checked.
 
     Raises:
-        ValueError: a variable is missing, not a number, or out of range.
+        ValueError: a variable is missing, not a number, or out of range, or MASTER_ADDR is a name that no host can
+            have.
     """
     missing = [name for name in names if not env.get(name)]
     if missing:
@@ -112,6 +116,10 @@ def _variables(env: Mapping[str, str], names: Sequence[str]) -> dict[str, int]:
     values: dict[str, int] = {}
     for name in names:
         if name == "MASTER_ADDR":
+            if why := why_no_host(env[name]):
+                raise ValueError(
+                    f"MASTER_ADDR={shortened(env[name])} in the environment is not a host name: {why}"
+                )
             continue
         if not env[name].isdecimal():
             raise ValueError(f"{name}={env[name]!r} in the environment is not a number: {_HOW}")

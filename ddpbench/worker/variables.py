@@ -7,9 +7,9 @@ process gets an address and a port at which only the ranks of its launch meet.
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import MutableMapping
 
+from ddpbench.host_names import connect
 from ddpbench.machine.ports import free_port
 from ddpbench.spec import Case
 from ddpbench.worker.place import JobPlace
@@ -83,7 +83,7 @@ def _meet_elsewhere(env: MutableMapping[str, str], place: JobPlace) -> None:
 
 def _own_address(address: str, port: int) -> str:
     """Return the address of this host on the network interface that reaches `address`."""
-    with socket.create_connection((address, port)) as probe:
+    with connect(address, port) as probe:
         own: str = probe.getsockname()[0]
         return own
 

@@ -147,9 +147,9 @@ def test_a_plan_of_which_nothing_fits_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("names", ["2", "", "a,,b", "a b"])
+@pytest.mark.parametrize("names", ["2", "", "a,,b", "a b", "a..b,c", f"c,{'a' * 64}"])
 def test_nodes_are_host_names(names: str) -> None:
-    with pytest.raises(RequestError, match="host names"):
+    with pytest.raises(RequestError, match="host name"):
         Nodes(names=tuple(names.split(",")), ranks_per_node=1)
 
 

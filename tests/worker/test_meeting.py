@@ -241,6 +241,13 @@ def test_where_a_name_means_something_else_here_torch_listens_everywhere(
         listener.close()
 
 
+@pytest.mark.parametrize("name", ["node1..cluster", "a" * 64])
+def test_a_name_that_no_host_has_is_said_in_a_sentence(name: str) -> None:
+    for rank, what in ((0, "cannot be served here"), (1, "was not reached within 1 s")):
+        with pytest.raises(LaunchError, match=f"{name}:[0-9]+ {what}"):
+            Meeting(place(rank, free_port(), name), lives, KEY, join_s=1)
+
+
 def test_a_taken_port_is_said_in_a_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -53,6 +53,14 @@ def test_a_rank_needs_no_master_where_it_meets_nobody_or_in_a_file() -> None:
         ({"RANK": "x"}, "RANK='x' in the environment is not a number"),
         ({"RANK": "-1"}, "RANK='-1' in the environment is not a number"),
         ({"RANK": "4"}, "RANK=4 and WORLD_SIZE=4"),
+        (
+            {"MASTER_ADDR": "node1..cluster"},
+            "MASTER_ADDR='node1..cluster' in the environment is not a host name: a name",
+        ),
+        (
+            {"MASTER_ADDR": "n\udcff"},
+            "MASTER_ADDR=.* in the environment is not a host name: it has characters",
+        ),
         ({"MASTER_PORT": "70000"}, "MASTER_PORT=70000 in the environment is not a port"),
     ],
 )

@@ -22,6 +22,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed import DistNetworkError, DistStoreError
 
 from ddpbench.errors import LaunchError, RequestError
+from ddpbench.host_names import resolve
 from ddpbench.text_safety import shortened
 from ddpbench.worker.place import SlotPlace
 from ddpbench.worker.slot.messages import read_message
@@ -233,12 +234,11 @@ def _listener(place: SlotPlace) -> socket.socket | None:
     None is returned if this host resolves the name to an address that other hosts don't use. It may be loopback,
     because some systems list themselves so in /etc/hosts, or an address that no interface of this host has.
     """
-    port = place.master_port
     try:
-        found = socket.getaddrinfo(place.master_addr, port, type=socket.SOCK_STREAM)
+        found = resolve(place.master_addr, place.master_port)
     except OSError:
         return None
-    for family, _, _, _, address in found:
+    for family, address in found:
         told_so = place.master_addr == "localhost" or place.master_addr == address[0]
         if ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback and not told_so:
             return None

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+from ddpbench.host_names import connect
 from ddpbench.strategies.trees import tensors
 
 AHEAD = 2
@@ -56,7 +57,7 @@ def fetched(batches: Iterator[T], address: str, batch_bytes: int) -> Iterator[T]
     ready: queue.Queue[Exception | None] = queue.Queue(maxsize=AHEAD)
     host, _, port = address.rpartition(":")
     try:
-        connection = socket.create_connection((host, int(port)), timeout=60)
+        connection = connect(host, int(port), 60)
     except OSError as error:
         raise StoreError(f"the store at {address} was not reached: {error}") from None
     connection.settimeout(None)

@@ -242,6 +242,13 @@ def test_gloo_itself_picks_what_we_say_whatever_the_hosts_file(tmp_path: Path, k
         assert "127.0.0.1" in said
 
 
+@pytest.mark.parametrize("name", ["a" * 64, "node1..cluster"])
+def test_a_name_that_no_host_has_has_no_address(name: str) -> None:
+    from ddpbench.machine import interfaces
+
+    assert interfaces.look_up(name) == []
+
+
 def test_looking_up_a_name_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 

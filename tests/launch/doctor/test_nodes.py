@@ -130,6 +130,14 @@ def test_who_does_not_come_is_named() -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_a_name_that_no_host_has_is_not_reached() -> None:
+    with pytest.raises(LaunchError, match=r"node 0 was not reached at node1\.\.cluster"):
+        take_part(node(1), 2, ("node1..cluster", free_port()))
+    with pytest.raises(LaunchError, match="node 0 was not reached"):
+        take_part(node(1), 2, ("a" * 64, free_port()))
+
+
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     "said",
     [
@@ -148,6 +156,8 @@ def test_who_does_not_come_is_named() -> None:
                 {"number": 10**400},
                 {"address": 5},
                 {"address": "a" * 300},
+                {"address": f"fe80::1%{'a' * 90}"},
+                {"address": "fe80::1%\x1b[2J"},
                 {"port": 2**40},
                 {"port": "1"},
                 {"versions": [[]]},
@@ -254,6 +264,8 @@ def test_a_node_finds_itself_by_name_address_or_launcher() -> None:
         ("n2", "two host names"),
         ("n1,,n2", "two host names"),
         ("slurm", "not a Slurm job"),
+        ("n2,n1..cluster", "'n1..cluster' is not a host name: a name has 253 characters at most"),
+        (f"{'a' * 64},n2", "is not a host name"),
     ):
         with pytest.raises(RequestError, match=sentence):
             seat_of(names, host(), {})

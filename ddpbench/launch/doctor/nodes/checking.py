@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddpbench.errors import LaunchError, RequestError
+from ddpbench.host_names import resolve, why_no_host
 from ddpbench.launch.doctor.finding import CheckResult, ok, problem
 from ddpbench.launch.doctor.host import Host
 from ddpbench.launch.doctor.network import gloo_choice
@@ -42,7 +42,8 @@ def seat_of(names: str, host: Host, env: Mapping[str, str] = os.environ) -> Node
     """Return this node's number among the nodes, from a launcher's variables, else from its position in `names`.
 
     Raises:
-        RequestError: `names` has fewer than two names, or this node's number cannot be determined.
+        RequestError: `names` has fewer than two names, or one that no host can have, or this node's number cannot be
+            determined.
         LaunchError: Slurm does not report the job's nodes.
     """
     if names == SLURM and "SLURM_JOB_NODELIST" not in env:
@@ -52,6 +53,9 @@ def seat_of(names: str, host: Host, env: Mapping[str, str] = os.environ) -> Node
         raise RequestError(
             f"--nodes {shortened(names)}: give two host names or more, such as --nodes hostA,hostB"
         )
+    for name in listed:
+        if why := why_no_host(name):
+            raise RequestError(f"--nodes: {shortened(name)} is not a host name: {why}")
     for number, local in (
         ("GROUP_RANK", "LOCAL_RANK"),  # torchrun's number of a node
         ("RANK", "LOCAL_RANK"),
@@ -81,7 +85,7 @@ def seat_of(names: str, host: Host, env: Mapping[str, str] = os.environ) -> Node
 
 def _addresses_of(name: str) -> list[str]:
     try:
-        return [str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
+        return [str(address[0]) for _, address in resolve(name)]
     except OSError:
         return []
 

@@ -7,7 +7,6 @@ also checks hosts whose torch is broken or missing, and a store does not report 
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import select
 import socket
@@ -20,6 +19,7 @@ from typing import Annotated, TypeVar
 from pydantic import AfterValidator, Field, TypeAdapter
 
 from ddpbench.errors import LaunchError
+from ddpbench.host_names import checked_address, connect
 from ddpbench.launch.doctor.nodes.talking import MOST_NODES, PATIENCE_S, NodePair, Words, measure, serve
 from ddpbench.records.files import parse_json
 from ddpbench.text_safety import on_one_line
@@ -34,11 +34,6 @@ _TURNS = 4
 _Read = TypeVar("_Read")
 
 
-def _address(text: str) -> str:
-    ipaddress.ip_address(text)
-    return text
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
     """A node's description of itself: its host, gloo's interface and why gloo uses it, and the interface's address.
@@ -50,7 +45,7 @@ class Node:
     host: Words
     interface: Words
     why: Words
-    address: Annotated[str, AfterValidator(_address)]
+    address: Annotated[str, AfterValidator(checked_address)]
     port: Annotated[int, Field(ge=0, lt=2**16)] = 0
     others: tuple[Words, ...] = ()
     """Other usable interfaces, each as `eth0 10.0.0.2`."""
@@ -263,7 +258,7 @@ def _follow(
     deadline = time.monotonic() + JOIN_S
     while True:
         try:
-            connection = socket.create_connection(first, timeout=PATIENCE_S)
+            connection = connect(*first, PATIENCE_S)
             break
         except OSError as error:
             if time.monotonic() > deadline:
@@ -349,7 +344,7 @@ def _connect(me: Node, other: Node) -> NodePair:
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            with socket.create_connection((other.address, other.port), PATIENCE_S, source) as connection:
+            with connect(other.address, other.port, PATIENCE_S, source) as connection:
                 connection.sendall(me.number.to_bytes(4, "big"))
                 connection.settimeout(_TURNS * PATIENCE_S)
                 if connection.recv(len(_TURN)) != _TURN:

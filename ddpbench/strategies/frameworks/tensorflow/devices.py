@@ -12,6 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ddpbench.collectives.exchange import gather_values
+from ddpbench.host_names import resolve
 
 _MOST_ADDRESS = 64
 """Largest size of an address and a port as JSON, in bytes."""
@@ -125,9 +126,8 @@ def _own_address() -> str:
     master = os.environ.get("MASTER_ADDR", "")
     if not master or os.environ.get("DDPBENCH_RENDEZVOUS"):
         return "127.0.0.1"
-    with socket.socket(
-        socket.AF_INET, socket.SOCK_DGRAM
-    ) as probe:  # connecting sends nothing, but finds the route
-        probe.connect((master, int(os.environ.get("MASTER_PORT", "1"))))
+    family, there = resolve(master, int(os.environ.get("MASTER_PORT", "1")), socket.AF_INET)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:  # connecting sends nothing, but finds the route
+        probe.connect(there)
         address: str = probe.getsockname()[0]
         return address

@@ -1,0 +1,93 @@
+"""Names of hosts: which texts can be one, and how a name is resolved.
+
+Python encodes a name with IDNA before it asks the C library, and raises UnicodeError for one with an empty part or a
+part of more than 63 characters. torch and gloo ask the C library for the name as it is, and so do the functions here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import socket
+from typing import Any
+
+_LONGEST_PART, _LONGEST = 63, 253
+_INTERFACE = re.compile(r"[A-Za-z0-9._-]{1,15}")
+"""Pattern of an interface's name in an address such as `fe80::1%eth0`; Linux allows 15 characters."""
+
+
+def why_no_host(text: str) -> str:
+    """Return why no host has this name or address; empty if one can have it."""
+    address, scoped, interface = text.partition("%")
+    if scoped:
+        return (
+            "" if _is_address(address) and _INTERFACE.fullmatch(interface) else "% begins an interface's name"
+        )
+    if _is_address(text):
+        return ""
+    try:
+        name = text.encode().removesuffix(b".")
+    except UnicodeEncodeError:
+        return "it has characters that no name has"
+    if b"\0" in name:
+        return "it has characters that no name has"
+    if len(name) > _LONGEST or not all(0 < len(part) <= _LONGEST_PART for part in name.split(b".")):
+        return f"a name has {_LONGEST} characters at most, and each part between dots 1 to {_LONGEST_PART}"
+    return ""
+
+
+def checked_address(text: str) -> str:
+    """Return an IP address from another host as it is.
+
+    Raises:
+        ValueError: it is not one, or the interface behind its % has a name that no interface has.
+    """
+    ipaddress.ip_address(text)
+    if why := why_no_host(text):
+        raise ValueError(why)
+    return text
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def resolve(
+    name: str, port: int | None = None, family: int = socket.AF_UNSPEC
+) -> list[tuple[socket.AddressFamily, tuple[Any, ...]]]:
+    """Return the family and socket address of each address of a host, in the order in which they are tried.
+
+    Raises:
+        OSError: the name has no address, or no host can have it.
+    """
+    try:
+        found = socket.getaddrinfo(os.fsencode(name), port, family, socket.SOCK_STREAM)
+    except ValueError:  # NUL, or half of a surrogate pair
+        raise _unknown() from None
+    return [(entry[0], entry[4]) for entry in found]
+
+
+def connect(
+    host: str, port: int, timeout_s: float | None = None, source: tuple[str, int] | None = None
+) -> socket.socket:
+    """Return a TCP connection to a host, made within `timeout_s` seconds per address, if given.
+
+    `source` is the address and port to connect from.
+
+    Raises:
+        OSError: the name has no address, no host can have it, or the host is not reached.
+    """
+    try:
+        name = os.fsencode(host)
+        return socket.create_connection((name, port), timeout_s, source)  # type: ignore[arg-type]  # takes bytes too
+    except ValueError:
+        raise _unknown() from None
+
+
+def _unknown() -> socket.gaierror:
+    return socket.gaierror(socket.EAI_NONAME, "Name or service not known")
