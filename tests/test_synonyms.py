@@ -15,8 +15,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
-_BREAKS = frozenset({tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT})
+_BREAKS = frozenset(
+    getattr(tokenize, name, tokenize.NL)
+    for name in ("NL", "NEWLINE", "INDENT", "DEDENT", "FSTRING_START", "FSTRING_END")
+)
 _TEXTS = frozenset({tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)})
+"""Types of tokens; those of f-strings are new in Python 3.12."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
