@@ -20,6 +20,8 @@ _UNCONNECTED = 1 << 10 | 1 << 7
 """States of sockets that listen or are only bound, as a bit mask. Other states are left out, because accepted sockets
 have the listener's name too.
 """
+_CONNECTED = 1 << 1
+"""The state of connected sockets, as a bit mask; they keep the names that they were bound to."""
 _MOST_BYTES = 1 << 17
 _LISTED = re.compile(r"^\S+: \S+ \S+ \S+ 0001 01 +(\d+) @(.+)$", re.MULTILINE)
 """Pattern of a line of /proc/net/unix for a stream socket without a peer; its groups are the inode and the name."""
@@ -49,13 +51,15 @@ class _Socket:
     user: int | None
 
 
-def holders(prefix: str | tuple[str, ...], but: AbstractSet[str] = frozenset()) -> dict[str, NameHolder]:
+def holders(
+    prefix: str | tuple[str, ...], but: AbstractSet[str] = frozenset(), *, states: int = _UNCONNECTED
+) -> dict[str, NameHolder]:
     """Return the holders of all stream socket names that begin with `prefix`, by name; names in `but` are left out.
 
-    A name of an abstract socket begins with NUL.
+    A name of an abstract socket begins with NUL. `states` is a bit mask of the sockets' states.
     """
     try:
-        sockets = dict(_asked())
+        sockets = dict(_asked(states))
     except (OSError, struct.error):  # the kernel or a sandbox does not allow this query
         sockets = _listed()
     found = {name: each for name, each in sockets.items() if name.startswith(prefix) and name not in but}
@@ -65,7 +69,7 @@ def holders(prefix: str | tuple[str, ...], but: AbstractSet[str] = frozenset()) 
 
 def holder(name: str) -> NameHolder:
     """Return the holder of a name that is known to be taken."""
-    return holders(name).get(name) or _peer(name)
+    return holders(name).get(name) or holders(name, states=_CONNECTED).get(name) or _peer(name)
 
 
 def _holder(name: str, found: _Socket, process: tuple[int, int] | None) -> NameHolder:
@@ -98,14 +102,14 @@ def _peer(name: str) -> NameHolder:
     return NameHolder(user=user, process=process or None)
 
 
-def _asked() -> Iterator[tuple[str, _Socket]]:
-    """Yield the name and socket of each stream socket that the kernel reports over netlink.
+def _asked(states: int) -> Iterator[tuple[str, _Socket]]:
+    """Yield the name and socket of each stream socket in one of `states` that the kernel reports over netlink.
 
     Raises:
         OSError: the kernel gives no answer.
         struct.error: the answer cannot be parsed.
     """
-    request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, _UNCONNECTED, 0, _SHOW_NAME_AND_USER, 0, 0)
+    request = struct.pack("=BBHIIIII", socket.AF_UNIX, 0, 0, states, 0, _SHOW_NAME_AND_USER, 0, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _DIAG) as kernel:
         kernel.settimeout(1)
         kernel.send(struct.pack("=IHHII", 16 + len(request), _BY_FAMILY, _REQUEST_DUMP, 1, 0) + request)
