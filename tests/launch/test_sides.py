@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -516,6 +518,50 @@ def test_a_repository_that_has_git_wait_is_named_as_such(
     os.mkfifo(folder / ".git" / "HEAD")
     with pytest.raises(RequestError, match="git gave no answer"):
         place(SideSpec(name="base", ref="HEAD"), folder / "bench" / "step.toml", tmp_path / "out")
+
+
+def test_git_that_gave_no_answer_once_is_not_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sides, "_ASK_S", 0.5)
+    unanswered = []
+    run = subprocess.run
+
+    def counted(*given: Any, **how: Any) -> Any:
+        try:
+            return run(*given, **how)
+        except subprocess.TimeoutExpired:
+            unanswered.append(given)
+            raise
+
+    monkeypatch.setattr(sides.subprocess, "run", counted)
+
+    def is_asked_once(what: Callable[[], object]) -> None:
+        unanswered.clear()
+        with pytest.raises(
+            RequestError, match=r"git gave no answer about .* within 0.5 s: look at its \.git"
+        ):
+            what()
+        assert len(unanswered) == 1
+
+    folder = tmp_path / "project"
+    begin_repository(folder, sleep=0.0)
+    monkeypatch.chdir(folder)
+    own = folder / "own.toml"  # not committed
+    own.write_text('[base]\nworkload = "mlp:small"\n')
+    base, new = SideSpec(name="base", ref="HEAD"), SideSpec(name="new", path=str(folder))
+    (folder / ".git" / "index").unlink()
+    os.mkfifo(folder / ".git" / "index")
+    is_asked_once(
+        lambda: [place(side, own, tmp_path / "out", other) for side, other in ((base, new), (new, base))]
+    )
+    strange = tmp_path / "strange"
+    begin_repository(strange, sleep=0.0)
+    (strange / ".git" / "HEAD").unlink()
+    os.mkfifo(strange / ".git" / "HEAD")
+    (folder / ".git" / "index").unlink()
+    is_asked_once(lambda: place(base, strange / "bench" / "step.toml", tmp_path / "out"))
+    is_asked_once(lambda: commits_between(strange, "HEAD~", "HEAD"))
 
 
 def test_a_home_is_filled_in_where_a_shell_leaves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from ddpbench.errors import DdpbenchError, LaunchError, RequestError
-from ddpbench.launch.interleave.sides import commit_named, git, why_no_repository
+from ddpbench.launch.interleave.sides import commit_named, git, is_in_repository, why_no_repository
 
 if TYPE_CHECKING:
     from ddpbench.analysis.regression import Change
@@ -64,11 +64,8 @@ def commits_between(folder: Path, good: str, bad: str) -> list[str]:
     Raises:
         RequestError: a name is not a commit, or the bad commit does not descend from the good one.
     """
-    try:
-        git(folder, "rev-parse", "--git-dir")
-    except RequestError:
-        why = why_no_repository(folder)
-        raise RequestError(f"bisect searches the commits of a repository: {why}") from None
+    if not is_in_repository(folder):
+        raise RequestError(f"bisect searches the commits of a repository: {why_no_repository(folder)}")
     for name in (good, bad):
         try:
             commit_named(folder, name)

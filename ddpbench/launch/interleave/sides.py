@@ -416,10 +416,8 @@ def _lacking(python: str) -> str:
 
 def _top(folder: Path) -> Path | None:
     """Return the root of the repository that contains a folder; None if the folder is in no repository."""
-    if shutil.which(GIT[0]) is None:
-        return None
-    done = _ask(folder, "rev-parse", "--show-toplevel")
-    return None if done.returncode else Path(done.stdout.strip()).resolve()
+    found = _path_of(folder, "--show-toplevel")
+    return found and found.resolve()
 
 
 def _top_among(folder: Path, places: Sequence[Path]) -> Path | None:
@@ -433,17 +431,30 @@ def _top_among(folder: Path, places: Sequence[Path]) -> Path | None:
 
 def _store(folder: Path) -> Path | None:
     """Return the folder that git shares among all worktrees of the repository around `folder`; None outside one."""
-    try:
-        return (folder / git(folder, "rev-parse", "--git-common-dir")).resolve()
-    except RequestError:
+    found = _path_of(folder, "--git-common-dir")
+    return found and (folder / found).resolve()
+
+
+def _path_of(folder: Path, option: str) -> Path | None:
+    """Return the path that `git rev-parse` prints for an option; None if the folder is in no usable repository.
+
+    Raises:
+        RequestError: git gives no answer; asking again would only take as long again.
+    """
+    if shutil.which(GIT[0]) is None:
         return None
+    done = _ask(folder, "rev-parse", option)
+    return None if done.returncode else Path(done.stdout.strip())
+
+
+def is_in_repository(folder: Path) -> bool:
+    """Return whether a folder is in a repository, bare or not, that git uses. Raises as `_path_of` does."""
+    return _path_of(folder, "--git-dir") is not None
 
 
 def _is_tracked(top: Path, path: Path) -> bool:
-    try:
-        return bool(git(top, "ls-files", "--", str(path.resolve())))
-    except RequestError:
-        return False
+    done = _ask(top, "ls-files", "--", str(path.resolve()))
+    return not done.returncode and bool(done.stdout.strip())
 
 
 def git(folder: Path, *words: str, index: Path | None = None) -> str:
