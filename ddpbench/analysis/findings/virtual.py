@@ -53,7 +53,7 @@ def _kinds(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
         ("replayed", "as long as a measured profile says"),
         (
             "synthetic",
-            "as long as a profile says that was made from published iteration times, and not measured",
+            "as long as a profile says that was made from published step times, and not measured",
         ),
     ):
         replays = [run for run in measured if run.case.compute == kind]
