@@ -155,8 +155,8 @@ def refusal(links: Sequence[LinkProof]) -> FabricError:
     if fast:
         fastest = max(fast, key=lambda link: link.off)
         return FabricError(
-            f"the link of {fastest.label} let {_shown(fastest.reached_bit_per_s)} pass where "
-            f"{_shown(fastest.asked_bit_per_s)} was asked for: this kernel's shaping (tbf) does not hold here"
+            f"the link of {fastest.label} let {_shown(fastest.reached_bit_per_s)} pass, but "
+            f"{_shown(fastest.asked_bit_per_s)} was asked for: this kernel (tbf) does not limit the rate"
         )
     asked, reached = sum(link.asked_bit_per_s for link in out), carried(links)
     rates = {link.asked_bit_per_s for link in out}
@@ -175,8 +175,8 @@ def refusal(links: Sequence[LinkProof]) -> FabricError:
     way = "from" if slowest.side == "out" else "to"
     return FabricError(
         f"the link {way} {slowest.label} carried {_shown(slowest.reached_bit_per_s)} of "
-        f"{_shown(slowest.asked_bit_per_s)} while all {len(out)} were busy: something else has this machine's cores; "
-        "wait for it, or lower the bandwidth"
+        f"{_shown(slowest.asked_bit_per_s)} while all {len(out)} were busy: another program uses this "
+        "machine's cores; wait until it ends, or lower the bandwidth"
     )
 
 

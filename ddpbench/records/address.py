@@ -115,20 +115,20 @@ _SENTENCES: dict[MisplacedKind, tuple[str, str]] = {
         "launches are left out: their folders hold another launch's records",
     ),
     "unplanned": (
-        "launch is left out that is not in the plan",
-        "launches are left out that are not in the plan",
+        "launch is left out: it is not in the plan",
+        "launches are left out: they are not in the plan",
     ),
     "misnamed": (
-        "folder is left out: its name is no launch's",
-        "folders are left out: their names are no launch's",
+        "folder is left out: its name is not the name of a launch",
+        "folders are left out: their names are not names of launches",
     ),
     "rank": (
-        "rank's file is left out that is not of its launch",
-        "ranks' files are left out that are not of their launch",
+        "rank's file is left out: it does not belong to its launch",
+        "ranks' files are left out: they do not belong to their launches",
     ),
     "unknown case": (
-        "folder is left out: it is of no case of the plan",
-        "folders are left out: they are of no case of the plan",
+        "folder is left out: the plan has no such case",
+        "folders are left out: the plan has no such cases",
     ),
 }
 """Words for one file or folder left out and words for several, without the number, by kind."""

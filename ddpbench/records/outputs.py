@@ -116,7 +116,7 @@ def replace_user_file(path: Path, content: bytes) -> None:
     try:
         with _checked(path) as target:
             if isinstance(target, int) or not stat.S_ISREG(target.mode or 0):
-                raise OutputError(f"{path} is not a regular file: give the path of one")
+                raise OutputError(f"{path} is not a regular file: give the path of a regular file")
             _replace(target, content)
     except OSError as error:
         raise OutputError(f"{path} cannot be written: {explain_os_error(error)}; it is unchanged") from None
@@ -176,8 +176,8 @@ def _checked(path: Path) -> Iterator[_Target | int]:
                 raise PermissionError(13, "Permission denied", str(target.path))
         if target.is_replaced and not os.access(target.itself, os.W_OK | os.X_OK):
             raise OutputError(
-                f"{path} cannot be written: the directory {target.path.parent} may not be written; a file is written "
-                "next to it first and then renamed"
+                f"{path} cannot be written: you may not write into {target.path.parent}, where a "
+                "temporary file is written first and then renamed"
             )
         with errors_naming(target.itself, target.path.parent):
             yield target

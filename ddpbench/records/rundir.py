@@ -69,7 +69,7 @@ def checked_name(path: Path) -> Path:
                 f"{shortened(part)} has {size:,} bytes; the name of a directory must have {most} at most"
             )
     if "\0" in str(path):
-        raise OutputError(f"{shortened(str(path))} holds a NUL; choose another --out")
+        raise OutputError(f"{shortened(str(path))} has a NUL; choose another --out")
     try:
         check_links(path)
     except OSError as error:
@@ -368,8 +368,8 @@ def refuse(misplaced: Iterable[tuple[Path, str]]) -> None:
     """
     for path, kind in misplaced:
         raise IdentityError(
-            f"{on_one_line(str(path))} is {kind}: what a run directory holds is its own, and nothing in it is "
-            "followed elsewhere; put the file or folder itself there, or remove it"
+            f"{on_one_line(str(path))} is {kind}, but a run directory must hold its files and folders "
+            "themselves: put the file or folder itself there, or remove this"
         )
 
 
@@ -585,8 +585,8 @@ class RunDir:
         """
         if self.report.exists() and not self.cases.exists() and not self.packed.exists():
             raise RequestError(
-                f"{self.path} holds a report without the records it was made from (cases/ or {self.packed.name}): it "
-                "is left as it is; run this where the sweep ran"
+                f"{self.path} holds a report without the records it was made from (cases/ or "
+                f"{self.packed.name}), so the report is not changed: run this where the sweep ran"
             )
 
     def _leading_elsewhere(self) -> Iterator[tuple[Path, str]]:
@@ -637,7 +637,8 @@ class RunDir:
         check_own(self.path)
         if self.plan.exists() and (folder := exchangeable_above(self.path)) is not None:
             raise OutputError(
-                f"{folder} is another user's, and everybody can rename what is in it; of {self.path} {_copy(self.path)}"
+                f"{folder} is another user's, and everybody can rename what is in it. Use {self.path} "
+                f"elsewhere: {_copy(self.path)}"
             )
 
     def set_aside(self, launch: LaunchDir) -> None:
@@ -894,9 +895,9 @@ def check_checkpoint_dir(name: str) -> None:
         return  # writing a checkpoint will report why
     if shared is not None:
         raise OutputError(
-            f"base.checkpoint_dir = {name!r}: everybody can rename what is in {shared}, and so have "
-            "checkpoints overwrite or remove other files of yours. Name another directory, leave the setting out, and "
-            "checkpoints go into the run directory, or have its owner make it as /tmp is: "
+            f"base.checkpoint_dir = {name!r}: everybody can rename what is in {shared}, so that "
+            "checkpoints may overwrite or remove other files of yours. Name another directory, leave "
+            "the setting out to write checkpoints into the run directory, or have its owner run: "
             f"{command('chmod', '+t', shared)}"
         )
 
@@ -936,8 +937,8 @@ def explain_os_error(error: OSError) -> str:
         errno.ENOMEM: "free some memory, or raise the limit with ulimit -v",
         errno.ENOSPC: "free some space",
         errno.EDQUOT: "your disk quota is exhausted; free some of it",
-        errno.EFBIG: "no file may be so large here; raise the limit with ulimit -f",
-        errno.EMFILE: "this process may not open more; raise the limit with ulimit -n",
+        errno.EFBIG: "the file would be larger than the limit; raise the limit with ulimit -f",
+        errno.EMFILE: "the limit of open files is reached; raise the limit with ulimit -n",
         errno.ENAMETOOLONG: "choose a shorter name",
         errno.ELOOP: "its symbolic links lead in a circle; choose another name",
         errno.EROFS: "it is mounted read-only; choose a place that you may write (of a new sweep: --out)",

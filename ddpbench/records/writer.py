@@ -22,8 +22,8 @@ class RecordWriteError(Exception):
 def leave_forked() -> NoReturn:
     """End this process, which a rank's workload has forked and which has returned from the workload's code."""
     print(  # noqa: T201
-        f"ddpbench: process {os.getpid()}, which the workload forked, came back from the workload's code: it was ended "
-        "here. A process that is forked must end itself (os._exit), as those of multiprocessing do",
+        f"ddpbench: process {os.getpid()}, which the workload forked, returned from the workload's code "
+        "and was ended. A forked process must end itself (os._exit), as those of multiprocessing do",
         file=sys.stderr,
         flush=True,
     )

@@ -189,7 +189,7 @@ def _said_what_failed(records: LaunchRecords) -> LaunchVerdict | None:
         return LaunchVerdict(status="skipped", error=outcome.error, rank=rank, phase=outcome.phase)
     error = f"rank {rank}{f' in {outcome.phase}' if outcome.phase else ''}: {outcome.error}"
     if max(each.attempt for each in records.ranks) >= RESTARTS:
-        error += f" (torchrun restarted its ranks {RESTARTS} times, as often as it may)"
+        error += f" (torchrun restarted its ranks {RESTARTS} times, the most allowed)"
     return LaunchVerdict(status=outcome.status, error=error, rank=rank, phase=outcome.phase)
 
 

@@ -71,8 +71,8 @@ def stated_batch(server: ServerProcess, name: str, folder: Path) -> int | None:
     code = server.probe(path, None, START_TIMEOUT_S, workload=name)
     if code is None:
         raise WorkloadError(
-            f"{name}: importing it did not end within {START_TIMEOUT_S:.0f} s: does it train, loop or wait for "
-            "something at the level of its module? Move that into a function"
+            f"{name}: importing it did not end within {START_TIMEOUT_S:.0f} s: does it train, loop or "
+            "wait at module level? Move that code into a function"
         )
     if code != 0 or not path.exists():
         return None
@@ -111,11 +111,11 @@ def _tried(
         return found
     last = tail_of(path.with_suffix(".log"), where=False)
     if code is None:
-        advice = "see whether its code loops or waits, as for a download, a lock or other ranks"
+        advice = "check whether its code loops or waits, for example for a download, a lock or other ranks"
         return {"problem": f"{case.workload}: {what} did not end within {timeout_s:.0f} s{last}; {advice}"}
     ended = (
         f"killed it by {signal_name(-code)}{_AS_KILLED.get(-code, '')}"
         if code < 0
-        else f"ended its process (exit code {code}), and it must come back"
+        else f"ended its process (exit code {code}), but it must return"
     )
     return {"problem": f"{case.workload}: {what} {ended}{last}"}

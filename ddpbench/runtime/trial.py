@@ -240,11 +240,7 @@ def described(name: str, facts: Mapping[str, Any]) -> str:
         ),
         *([f"enters {facts['autocast']} autocast itself"] if facts.get("autocast") else []),
         *([_IN_EVALUATION] if facts.get("evaluation_mode") else []),
-        *(
-            [f"its parameters {_few(facts['one_memory'])} lie over one memory"]
-            if facts.get("one_memory")
-            else []
-        ),
+        *([f"its parameters {_few(facts['one_memory'])} share memory"] if facts.get("one_memory") else []),
         *([f"its forward writes into {_few(facts['writes'])}"] if facts.get("writes") else []),
         *(
             [f"its steps leave out different parameters ({_few(facts['dropped'])})"]

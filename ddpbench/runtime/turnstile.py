@@ -225,7 +225,7 @@ class Turn:
             self._socket.connect(path)
         except OSError as error:
             self._socket.close()
-            raise TurnstileGoneError(f"nobody says whose turn it is at {path}: {error}") from None
+            raise TurnstileGoneError(f"{path} does not say whose turn it is: {error}") from None
 
     def take(self, waiting: Callable[[], None] = lambda: None, *, place: int = 0) -> int:
         """Wait for the turn before the round's launch number `place`; return the time waited (ns).
@@ -287,7 +287,7 @@ class Turn:
         except OSError:
             answer = b""
         if not answer:
-            raise TurnstileGoneError("the comparison of which this is a side has ended")
+            raise TurnstileGoneError("the comparison that this side belongs to has ended")
         return time.perf_counter_ns() - began
 
     def _heard(self) -> bytes | None:

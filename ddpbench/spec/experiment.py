@@ -220,7 +220,7 @@ def _say_misspelt(data: Mapping[str, Any], axes: Mapping[str, Any], on_note: Cal
     names = [*data.get("env", {}), *(variable_of(axis) for axis in axes if variable_of(axis))]
     for name in names:
         if other := environment.meant(name):
-            on_note(f"env.{name}: nothing is known to read this variable; did you mean {other}?")
+            on_note(f"env.{name}: no known program reads this variable; did you mean {other}?")
 
 
 def _section(model: type[_Model], data: object, path: str, problems: list[Problem]) -> _Model | None:
@@ -358,7 +358,7 @@ def _own_excludes(
             problems += [
                 Problem(
                     path=path,
-                    message=f"no case has the value {shortened(value)}, so that it would exclude nothing",
+                    message=f"no case has the value {shortened(value)}, so it would exclude nothing",
                 )
                 for value in rule[name]
                 if given and not any(same_value(value, one) for one in given)
@@ -373,7 +373,8 @@ def _claims(
         return
     if len(data) > limits.MAX_CLAIMS:
         message = (
-            f"has {len(data):,} claims; must be {limits.MAX_CLAIMS} at most: make several experiments of it"
+            f"has {len(data):,} claims; must be {limits.MAX_CLAIMS} at most: split it into several "
+            "experiments"
         )
         problems.append(Problem(path="claims", message=message))
         return
@@ -445,7 +446,7 @@ def _names(
         except KeyError:
             message = f"unknown workload {shortened(name)}; {nearest(name, known_names('workload', catalog))}"
             if name.endswith(".py"):
-                message = f"{shortened(name)} names no class: write {shortened(f'{name}:Class')}"
+                message = f"{shortened(name)} does not name a class: write {shortened(f'{name}:Class')}"
             problems.append(Problem(path=path, message=message))
             unusable.append(name)
         except ValueError as error:  # a replay whose profile cannot be used

@@ -97,8 +97,8 @@ def _check_count(experiment: Experiment) -> None:
     if count > MAX_COMBINATIONS:
         factors = " x ".join(f"{size} {name}" for name, size in sizes.items())
         message = (
-            f"{factors} make {count:,} combinations; must be {MAX_COMBINATIONS:,} at most: leave values out, or "
-            "make several experiments of it and merge their runs"
+            f"{factors} make {count:,} combinations; must be {MAX_COMBINATIONS:,} at most: leave values "
+            "out, or split it into several experiments and merge their runs"
         )
         raise ExperimentError(experiment.name, [Problem(path="axes", message=message)])
 
@@ -165,7 +165,8 @@ def _against_fabric(setting: Mapping[str, Any], backend: str) -> Iterator[Proble
     """Yield problems for settings of a combination that cannot be used with emulated links."""
     if backend == "nccl":
         message = (
-            "nccl does not talk over emulated links: they are the kernel's, between namespaces; use gloo"
+            "nccl does not use emulated links, which are the kernel's links between network "
+            "namespaces: use gloo"
         )
         yield Problem(path="fabric", message=message)
         return

@@ -428,7 +428,10 @@ def _replace_values(data: dict[str, Any], settings: Sequence[list[str]]) -> list
     if isinstance(base, dict) and "base.scaling" in given:
         idle = {"weak": "global_batch", "strong": "local_batch"}.get(str(base.get("scaling")), "")
         if idle in base and f"base.{idle}" not in given:
-            replaced.append(f"base.scaling = {base['scaling']} takes no base.{idle} = {base.pop(idle)}")
+            replaced.append(
+                f"base.scaling = {base['scaling']} does not use base.{idle} = {base.pop(idle)}, which is "
+                "left out"
+            )
     return replaced
 
 

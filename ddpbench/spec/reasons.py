@@ -43,22 +43,22 @@ def _launcher_reason(case: Case, strategy: StrategyInfo) -> str | None:
     """
     if strategy.launcher and case.launcher != strategy.launcher:
         return (
-            f"{case.strategy} has its ranks started by {strategy.launcher}, which is its own way: set launcher = "
-            f'"local", "torchrun" or "{strategy.launcher}", not "{case.launcher}"'
+            f'{case.strategy} starts its ranks with {strategy.launcher} itself: set launcher = "local", '
+            f'"torchrun" or "{strategy.launcher}", not "{case.launcher}"'
         )
     if case.launcher != "ray":
         return None
-    other = f"take another strategy than {case.strategy}" if strategy.launcher else 'set launcher = "local"'
+    other = f"use another strategy than {case.strategy}" if strategy.launcher else 'set launcher = "local"'
     also = "another strategy and " if strategy.launcher else ""
     return first_reason(
         (case.fabric, f"Ray starts its ranks itself, on this machine's own links: for emulated ones {other}"),
         (
             case.recovery != "off",
-            f'only torchrun restarts failed ranks: take {also}launcher = "torchrun"',
+            f'only torchrun restarts failed ranks: use {also}launcher = "torchrun"',
         ),
         (
             case.backend == "mpi",
-            'Ray forms the process group itself, and knows no MPI: set backend = "gloo" or "nccl"',
+            'Ray forms the process group itself, and cannot use MPI: set backend = "gloo" or "nccl"',
         ),
         (case.nodes > 1, f"ddpbench starts Ray on one machine: set nodes = 1, or {other}"),
     )
@@ -84,10 +84,10 @@ def _pieces_reason(
     if not pieces:
         able = [name for name in catalog.workload_names() if catalog.workload(name).pieces(strategy.pieces)]
         names = dict.fromkeys(name.partition(":")[0] for name in able)
-        return f"{case.workload} cannot be cut into {strategy.pieces}: take {' or '.join(names)}"
+        return f"{case.workload} cannot be cut into {strategy.pieces}: use {' or '.join(names)}"
     wanted = strategy.piece_count(case)
     if strategy.pieces == "branches" and pieces != wanted:
-        return f"{case.workload} has {pieces} branches, a rank each: set world_size = {pieces}"
+        return f"{case.workload} has {pieces} branches, and each needs one rank: set world_size = {pieces}"
     if pieces < wanted:
         most = pieces * (
             case.world_size // wanted
@@ -136,16 +136,19 @@ def _recovery_reason(case: Case, trainers: int, *, one_process: bool) -> str | N
         ),
         (
             serves,
-            f"recovery is measured where every rank trains its own share, which {case.strategy} does not",
+            (
+                f"recovery needs every rank to train its own share of a step, but under {case.strategy} "
+                "they do not"
+            ),
         ),
         (case.compute != "real", "a replay has no state to save and restore: train the workload itself"),
         (
             case.precision == "fp16",
-            "a snapshot does not hold the scale of fp16's gradients: take bf16 or full precision",
+            "a snapshot does not hold the scale of fp16's gradients: use bf16 or full precision",
         ),
         (
             case.options.get("compression") == "powersgd",
-            "a snapshot does not hold what PowerSGD carries over from step to step: take another compression",
+            "a snapshot does not hold what PowerSGD carries over from step to step: use another compression",
         ),
         (
             bool(case.strategy_traits) and json.loads(case.strategy_traits)["promise"] == "delayed",
@@ -180,8 +183,9 @@ def _processes_reason(case: Case) -> str | None:
     if case.launcher != "local" or count <= MAX_PROCESSES:
         return None
     return (
-        f"{case.world_size} ranks with {case.loader_workers} loader workers each are {count:,} processes, and one "
-        f"machine gets {MAX_PROCESSES:,} at most: use fewer of either"
+        f"{case.world_size} ranks with {case.loader_workers} loader workers each are {count:,} "
+        f"processes, but one machine may have {MAX_PROCESSES:,} at most: use fewer ranks or loader "
+        "workers"
     )
 
 
@@ -190,5 +194,5 @@ def _backend_reason(case: Case) -> str | None:
     if case.backend == "nccl" and case.device != "cuda":
         return "nccl moves data between GPUs only; use gloo or mpi on CPU"
     if case.backend == "mpi" and case.device != "cpu":
-        return "ddpbench hands MPI memory of the CPU only; use nccl on GPUs"
+        return "ddpbench gives MPI only CPU memory; use nccl on GPUs"
     return None

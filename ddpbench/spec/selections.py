@@ -152,9 +152,7 @@ def check_selection(
             try:
                 kept.append(adapter.validate_python(value))
             except ValidationError:
-                message = (
-                    f"{shortened(value)} is not a value of {key}, so that it would {would}: leave it out"
-                )
+                message = f"{shortened(value)} is not a value of {key}, so it would {would}: leave it out"
                 problems.append(Problem(path=f"{path}.{key}", message=message))
         rule[key] = kept
     return [*problems, *_unknown_names(rule, path, catalog)]

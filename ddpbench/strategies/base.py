@@ -298,8 +298,8 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> int:
 def dense_reason(sender: str) -> str:
     """Return words on why `sender`, which sends dense gradients, cannot send sparse ones, and what to do."""
     return (
-        f"{sender} sends gradients whole, and some of this model's are sparse: leave out sparse=True of its "
-        "embeddings, or use ddp with all_reduce and no compression"
+        f"{sender} sends only dense gradients, but some of this model's are sparse: remove sparse=True "
+        "from its embeddings, or use ddp with all_reduce and no compression"
     )
 
 
@@ -309,8 +309,8 @@ def parts_reason(strategy: str, closure: str) -> str:
     `closure` names the optimizer.
     """
     return (
-        f"{strategy} divides the update among ranks, and {closure} computes one of all parameters together: use ddp or "
-        "master, or another optimizer"
+        f"{strategy} divides the update among ranks, but {closure} computes one update of all "
+        "parameters: use ddp or master, or another optimizer"
     )
 
 
@@ -323,8 +323,8 @@ def memory_reason(strategy: str, found: ModelFound) -> str | None:
         return None
     first, second = (name.removeprefix("network.") for name in found.over_one_memory)
     return (
-        f"parameters {first} and {second} lie over one memory, and {strategy} would train each apart: have both be one "
-        "nn.Parameter, or use ddp or master"
+        f"parameters {first} and {second} share memory, but {strategy} would train them separately: "
+        "make them one nn.Parameter, or use ddp or master"
     )
 
 
@@ -333,11 +333,14 @@ def replicas_reason(case: Case, replicas: int) -> str | None:
     if replicas == 1:
         return None
     if case.world_size % replicas:
-        return f"replicas = {replicas} does not divide {counted(case.world_size, 'rank')} evenly: set one that does"
+        return (
+            f"replicas = {replicas} does not divide {counted(case.world_size, 'rank')} evenly: set a number "
+            "that does"
+        )
     if replicas == case.world_size:
         return (
-            f"{replicas} replicas of one rank each are plain data parallelism, with nothing to divide within them: "
-            "take ddp, or fewer replicas"
+            f"{replicas} replicas of one rank each are plain data parallelism, with nothing to divide "
+            "within them: use ddp, or fewer replicas"
         )
     return None
 

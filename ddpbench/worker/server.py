@@ -350,7 +350,9 @@ def _enter_network(env: Mapping[str, str]) -> None:
         try:
             enter(net_ns, env.get("DDPBENCH_USER_NS", ""))
         except OSError as error:
-            raise RuntimeError(f"the emulated network cannot be entered; is it gone? {error}") from None
+            raise RuntimeError(
+                f"the emulated network cannot be entered (does it still exist?): {error}"
+            ) from None
 
 
 def _note_signal(_number: int, _frame: FrameType | None) -> None:

@@ -58,7 +58,7 @@ def read_digits() -> Digits:
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
     found = [Path(folder) / "datasets" / "data" / "digits.csv.gz" for folder in folders]
     if not found:
-        raise FileNotFoundError("scikit-learn is not installed: pip install 'ddpbench[digits]'")
+        raise FileNotFoundError("scikit-learn is not installed; run: pip install 'ddpbench[digits]'")
     with gzip.open(found[0], "rt", encoding="ascii") as file:
         table = torch.from_numpy(np.loadtxt(file, delimiter=",", dtype=np.float32))
     table = table[torch.randperm(len(table), generator=torch.Generator().manual_seed(_SEED))]

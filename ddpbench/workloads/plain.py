@@ -130,8 +130,8 @@ class PlainWorkload(Workload[BaseModel]):
             if "process group" not in str(error):
                 raise
             raise ValueError(
-                f"{self._own.__name__}.model() wants a process group, and there is none yet: return the bare module, "
-                "which the strategy wraps"
+                f"{self._own.__name__}.model() needs a process group, but none exists yet: return the "
+                "bare module, which the strategy wraps"
             ) from error
         return (ModelWithStep if self.owns_step else ModelWithLoss)(model, own)
 

@@ -88,8 +88,8 @@ def _rounded(seconds: float) -> float:
 def _never_ready(value: Any) -> Any:
     if value is None:
         raise ValueError(
-            "it never gets a gradient, and a replay gives every parameter one: freeze it (requires_grad = False) "
-            "and profile again"
+            "it never gets a gradient, but a replay gives every parameter one: freeze it "
+            "(requires_grad = False) and profile again"
         )
     return value
 

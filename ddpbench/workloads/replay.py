@@ -84,7 +84,7 @@ class Replay(Workload[ReplayOptions]):
             (other_batch, f"{times}: set base.local_batch = {profile.local_batch}, or leave it out"),
             (
                 options.slow_rank is not None and options.slow_rank >= case.world_size > 1,
-                f"slow_rank = {options.slow_rank}, and there are ranks 0 to {case.world_size - 1}",
+                f"slow_rank = {options.slow_rank}, but there are only ranks 0 to {case.world_size - 1}",
             ),
         )
 

@@ -139,12 +139,12 @@ def test_what_has_no_place_of_its_own_changes_nothing(run: RunDir, old: bool) ->
     assert so_far(run) == widths
     assert left_out_texts(run) == [
         f"1 launch is left out that is not in the plan (cases/{DDP.case_id}/launch-07).",
-        f"3 folders are left out: their names are no launch's (the first: cases/{DDP.case_id}/launch-0).",
+        f"3 folders are left out: their names are not names of launches (the first: cases/{DDP.case_id}/launch-0).",
         (
-            "3 ranks' files are left out that are not of their launch (the first: "
+            "3 ranks' files are left out: they do not belong to their launches (the first: "
             f"cases/{DDP.case_id}/launch-00/rank-00000.attempt-1.jsonl: it is of rank 0, attempt 0)."
         ),
-        "1 folder is left out: it is of no case of the plan (cases/ddp-w9-00000000).",
+        "1 folder is left out: the plan has no such case (cases/ddp-w9-00000000).",
     ]
 
 
@@ -169,7 +169,10 @@ def test_a_rank_of_another_launch_is_left_out_and_its_launch_fails(
     (failure,) = summary.course.failures
     assert failure.reason == f"damaged records: {path}: {why}; rerun the sweep with --retry-failed"
     assert summary.conclusions.left_out == (
-        f"1 rank's file is left out that is not of its launch (cases/{DDP.case_id}/launch-02/{path.name}: {why}).",
+        (
+            "1 rank's file is left out: it does not belong to its launch "
+            f"(cases/{DDP.case_id}/launch-02/{path.name}: {why})."
+        ),
     )
     assert len(so_far(run).rounds[DDP.case_id]) == ROUNDS - 1
     assert finished_launches(run, [DDP], RUN_ID)[1] == {(DDP.case_id, "measure", 2)}

@@ -660,7 +660,7 @@ def _updates() -> dict[str, Model]:
         "PerSample": {**unaveraged, "data_parallel": _skipped("torch.func cannot differentiate")},
         "TossesCoin": {},
         "TossesCoinInStep": {},
-        "TiesMemory": dict.fromkeys(("fsdp", "zero1"), _skipped("lie over one memory")),
+        "TiesMemory": dict.fromkeys(("fsdp", "zero1"), _skipped("share memory, but")),
         "ThawsInStep": dict.fromkeys(("ddp", "zero1", "master"), late),
         "ThawsLate": dict.fromkeys(("ddp", "master"), Promise(status="diverged", said=thawed)),
         "SparseGraph": unsent,

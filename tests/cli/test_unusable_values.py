@@ -187,7 +187,7 @@ def run_and_read(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 def test_a_run_directorys_name_may_have_its_limit(tmp_path: Path) -> None:
     checked_name(tmp_path / ("n" * 150))
-    with pytest.raises(OutputError, match="holds a NUL; choose another --out"):
+    with pytest.raises(OutputError, match="has a NUL; choose another --out"):
         checked_name(Path("a\0b"))
     with pytest.raises(OutputError, match="has 151 bytes"):
         checked_name(tmp_path / ("n" * 151))

@@ -164,7 +164,7 @@ if __name__ == "__main__":
     [
         (["--fabric", "300 x 1gbit"], "300 given; must be a whole number, 1 to 128"),
         (["--fabric", "4 x fast"], "write nodes x rate"),
-        (["--set", 'base.backend="nccl"'], "nccl does not talk over emulated links"),
+        (["--set", 'base.backend="nccl"'], "nccl does not use emulated links"),
         (["--set", 'fabric.latency="1 ms"'], "netem"),
         (["--set", 'fabric.bandwidth="100 Gbit/s"'], "lower the bandwidth"),
     ],

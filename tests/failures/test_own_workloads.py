@@ -181,7 +181,7 @@ def test_a_process_that_the_constructor_forks_is_no_second_rank(
     assert descendants(server.pid) == []
     (rank,) = read_launch(directory).ranks
     assert [len(rank.of(kind)) for kind in (RankStart, Warmup, RankOutcome)] == [1, 1, 1]
-    assert "came back from the workload's code" in directory.log(0).read_text(encoding="utf-8")
+    assert "returned from the workload's code and was ended" in directory.log(0).read_text(encoding="utf-8")
 
 
 CONTROLLER = """
@@ -228,7 +228,9 @@ def test_whoever_is_killed_nothing_is_left(tmp_path: Path, nothing_left_behind: 
 def test_one_that_never_ends_is_ended(server: ServerProcess, tmp_path: Path) -> None:
     problem = inspected(server, case_of(own("Sleeps")), tmp_path, 1.0)["problem"]
     assert "did not end within 1 s" in problem
-    assert problem.endswith("; see whether its code loops or waits, as for a download, a lock or other ranks")
+    assert problem.endswith(
+        "; check whether its code loops or waits, for example for a download, a lock or other ranks"
+    )
     assert server.alive
     assert "problem" not in inspected(server, case_of(own("Sound")), tmp_path, 60)
 

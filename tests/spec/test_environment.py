@@ -132,8 +132,8 @@ def test_a_misspelt_variable_is_told_and_not_refused() -> None:
     text = AXIS.format(base="", axes='"env.NCCL_AGLO" = ["Ring"]') + "[env]\nTORCH_NCL_HIGH_PRIORITY = 1"
     parse_experiment(text, CATALOG, name="test", on_note=said.append)
     assert said == [
-        "env.TORCH_NCL_HIGH_PRIORITY: nothing is known to read this variable; did you mean TORCH_NCCL_HIGH_PRIORITY?",
-        "env.NCCL_AGLO: nothing is known to read this variable; did you mean NCCL_ALGO?",
+        "env.TORCH_NCL_HIGH_PRIORITY: no known program reads this variable; did you mean TORCH_NCCL_HIGH_PRIORITY?",
+        "env.NCCL_AGLO: no known program reads this variable; did you mean NCCL_ALGO?",
     ]
 
 

@@ -351,7 +351,7 @@ TEXT = '[base]\nworkload = "mlp:small"\nstrategy = "ddp"\nworld_size = 2\nlocal_
         ),
         (
             ["base.scaling=strong", "base.global_batch=8"],
-            ["base.scaling = strong takes no base.local_batch = 4"],
+            ["base.scaling = strong does not use base.local_batch = 4, which is left out"],
             (None, None, 8),
         ),
     ],

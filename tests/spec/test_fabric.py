@@ -186,7 +186,7 @@ def test_a_gpu_machine_emulates_on_its_cpu() -> None:
             FABRIC + "nodes = 2\nranks_per_node = 2\n[base]\nworld_size = 8",
             "2 nodes of 2 ranks are 4 ranks, not 8",
         ),
-        (FABRIC + 'nodes = 2\n[base]\nbackend = "nccl"', "nccl does not talk over emulated links"),
+        (FABRIC + 'nodes = 2\n[base]\nbackend = "nccl"', "nccl does not use emulated links"),
         (FABRIC + "nodes = 2\n[base]\nnodes = 2", "base.nodes belongs to other launchers"),
         ("[base]\ndilation = 0.5", "base.dilation: 0.5 given"),
     ],

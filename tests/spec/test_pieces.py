@@ -92,12 +92,20 @@ def test_branches_need_a_rank_each(workload: str, world_size: int, expected: str
             'microbatches = 2\norder = "1f1b"\nreplicas = 2',
             None,
         ),
-        ("world_size = 4", "replicas = 3", "replicas = 3 does not divide 4 ranks evenly: set one that does"),
-        ("world_size = 1", "replicas = 2", "replicas = 2 does not divide 1 rank evenly: set one that does"),
+        (
+            "world_size = 4",
+            "replicas = 3",
+            "replicas = 3 does not divide 4 ranks evenly: set a number that does",
+        ),
+        (
+            "world_size = 1",
+            "replicas = 2",
+            "replicas = 2 does not divide 1 rank evenly: set a number that does",
+        ),
         (
             "world_size = 4",
             "replicas = 4",
-            "4 replicas of one rank each are plain data parallelism, with nothing to divide within them: take ddp",
+            "4 replicas of one rank each are plain data parallelism, with nothing to divide within them: use ddp",
         ),
         (
             "world_size = 12",

@@ -168,7 +168,10 @@ def test_spans_and_transfers_are_noted(stage: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"precision": "bf16"}, "mixed precision is not offered"),
+        (
+            {"precision": "bf16"},
+            "supports neither DeepSpeed's mixed precision nor autocast within its engine",
+        ),
         ({"dtype": "bfloat16"}, 'dtype = "float32"'),
         ({"compute": "median"}, "a replay"),
         ({"local_batch": 3, "options_json": '{"accumulate": 2}'}, "does not divide"),

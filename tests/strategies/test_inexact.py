@@ -193,7 +193,7 @@ def test_what_nodes_aggregate_apart_are_transfers_of_their_own() -> None:
         ("ddp", {"dtype": "bfloat16", "options_json": '{"compression": "powersgd"}'}, "bfloat16"),
         ("ddp", {"precision": "fp16", "options_json": '{"compression": "powersgd"}'}, "infinity"),
         ("ddp", {"algorithm": "ring", "options_json": '{"compression": "powersgd"}'}, "no ring"),
-        ("post_local_sgd", {"world_size": 1}, "nobody to average with"),
+        ("post_local_sgd", {"world_size": 1}, "one rank has no other to average with"),
         ("post_local_sgd", {"precision": "fp16", "world_size": 2}, "leave out different updates"),
     ],
 )

@@ -242,7 +242,7 @@ def test_cases_that_cannot_be_sharded_are_skipped_in_the_plan_with_a_reason() ->
         (4, 2, None),
         (6, 3, None),
         (6, 2, None),
-        (4, 3, "replicas = 3 does not divide 4 ranks evenly: set one that does"),
+        (4, 3, "replicas = 3 does not divide 4 ranks evenly: set a number that does"),
         (2, 2, "2 replicas of one rank each are plain data parallelism"),
         (1, 2, "fsdp has nothing to shard over one rank"),
     ],

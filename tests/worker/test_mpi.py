@@ -206,5 +206,5 @@ def test_open_mpi_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_mpi4py_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(MachineError, match=r"mpi4py is not here.*pip install \"ddpbench\[mpi\]\""):
+    with pytest.raises(MachineError, match=r"mpi4py cannot be imported.*pip install \"ddpbench\[mpi\]\""):
         library.load.__wrapped__()

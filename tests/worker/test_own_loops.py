@@ -317,7 +317,7 @@ REFUSED = [
     (
         "Sparse",
         "fsdp",
-        "fsdp sends gradients whole, and some of this model's are sparse: leave out sparse=True",
+        "fsdp sends only dense gradients, but some of this model's are sparse: remove sparse=True",
     ),
     ("SparseLoop", "master", "master sends gradients whole, and some of this model's are sparse"),
     ("Sparse", "async_server", "async_server sends gradients whole"),
@@ -326,7 +326,7 @@ REFUSED = [
         (
             "OneMemory",
             name,
-            f"parameters 0.weight and 2.weight lie over one memory, and {name} would train each apart",
+            f"parameters 0.weight and 2.weight share memory, but {name} would train them separately",
         )
         for name in ("zero1", "fsdp", "post_local_sgd")
     ),

@@ -90,7 +90,7 @@ class RpcWorker:
             buffers = rpc.rpc_sync(_name(0), _exchange, args=(job.rank, self._gradient.buffers))
         except RuntimeError as error:
             raise CollectiveError(
-                f"rank {job.rank}: async_server: its call to rank 0 did not go through: {error}"
+                f"rank {job.rank}: async_server: its call to rank 0 failed: {error}"
             ) from error
         recorder.add_transfer(
             bucket=0,

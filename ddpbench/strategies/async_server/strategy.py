@@ -61,11 +61,11 @@ class AsyncServer(Strategy[AsyncServerOptions]):
         if case.world_size < 2:
             return "async_server needs a server and a worker: set world_size to 2 or more"
         if case.device == "cuda":
-            return 'the server and its workers exchange tensors of the CPU: set device = "cpu"'
+            return 'the server and its workers exchange CPU tensors: set device = "cpu"'
         if case.precision == "fp16":
             return (
-                "fp16 scales the loss by a factor that all ranks agree on in every update, and here each has its own: "
-                'set precision = "full" or "bf16"'
+                "fp16 scales the loss by a factor that all ranks agree on in every update, but here "
+                'each rank has its own: set precision = "full" or "bf16"'
             )
         if AsyncServerOptions.model_validate(case.options).transport == "rpc" and not carries_rpc():
             return NO_RPC

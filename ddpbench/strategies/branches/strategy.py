@@ -31,7 +31,7 @@ class Branches(Strategy[NoOptions]):
 
     def check(self, case: Case) -> str | None:
         if case.compute != "real":
-            return "a replay has no branches: take a workload that computes"
+            return "a replay has no branches: use a workload that computes"
         if case.backend == "gloo" and case.device == "cuda":
             return "gloo sends no GPU memory from one rank to another: use nccl on GPUs"
         if case.precision != "full":

@@ -58,7 +58,7 @@ class Ddp(Strategy[DdpOptions]):
     def step_reason(self, case: Case) -> str | None:
         options = DdpOptions.model_validate(case.options)
         if options.accumulate > 1:
-            return "a step() of the class's own accumulates as it likes: leave out accumulate"
+            return "the class's step() decides itself whether to accumulate: leave out accumulate"
         return super().step_reason(case) if options.compression == "powersgd" else None
 
     def model_reason(self, case: Case, *, closure: str, sparse: bool) -> str | None:

@@ -21,6 +21,7 @@ def imported(framework: str, module: str) -> ModuleType:
         known = FRAMEWORKS[framework]
         there = ", ".join(f"{name} {version}" for name, version in versions(framework).items())
         raise ImportError(
-            f"{known.display} is installed ({there}) and cannot be imported: {type(error).__name__}: {error}; "
-            f"reinstall what it needs: {command('pip', 'install', '--force-reinstall', f'ddpbench[{known.extra}]')}"
+            f"{known.display} is installed ({there}) but cannot be imported: {type(error).__name__}: "
+            f"{error}; reinstall what it needs: "
+            f"{command('pip', 'install', '--force-reinstall', f'ddpbench[{known.extra}]')}"
         ) from error

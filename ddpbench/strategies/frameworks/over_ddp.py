@@ -56,8 +56,8 @@ class OverDdp(Strategy[OptionsT]):
             return f"accumulate = {options.accumulate} does not divide a local batch of {case.local_batch}"
         if case.shrink != 1 and case.bucket_cap_mb == "default":
             return (
-                f"{display} gives no way to shrink DDP's first bucket of 1 MiB, as shrink asks for: set bucket_cap_mb "
-                "to a number, or take ddp"
+                f"{display} gives no way to shrink DDP's first bucket of 1 MiB, as shrink asks for: set "
+                "bucket_cap_mb to a number, or use ddp"
             )
         return None
 

@@ -56,10 +56,7 @@ class Fsdp(Strategy[FsdpOptions]):
         if case.world_size == 1:
             return "fsdp has nothing to shard over one rank: set world_size to 2 or more"
         if case.compute != "real":
-            return (
-                "a replay has no layers that parameters could be gathered for as they are needed: fsdp needs a "
-                "workload that computes"
-            )
+            return "a replay has no layers to gather parameters for: fsdp needs a workload that computes"
         if reason := replicas_reason(case, FsdpOptions.model_validate(case.options).replicas):
             return reason
         found = _torch_version()

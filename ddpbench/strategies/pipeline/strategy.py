@@ -54,7 +54,7 @@ class Pipeline(Strategy[PipelineOptions]):
         share = case.global_batch // options.replicas
         whose = "a global batch" if options.replicas == 1 else "a pipeline's share"
         return first_reason(
-            (case.compute != "real", "a replay has no layers to cut: take a workload that computes"),
+            (case.compute != "real", "a replay has no layers to cut: use a workload that computes"),
             (
                 case.backend == "gloo" and case.device == "cuda",
                 "gloo sends no GPU memory from one rank to another: use nccl on GPUs",

@@ -162,6 +162,6 @@ def _check_contiguous(model: torch.nn.Module) -> None:
         return
     more = f" and {len(found) - 1} more are" if found[1:] else " is"
     raise CannotTrainError(
-        f"torch's averager makes weights contiguous ({found[0]}{more} not), after which DDP gives their gradients in "
-        "the wrong order: make them contiguous (no channels_last), or take another strategy"
+        f"torch's averager makes weights contiguous ({found[0]}{more} not), after which DDP gives their "
+        "gradients in the wrong order: make them contiguous (no channels_last), or use another strategy"
     )

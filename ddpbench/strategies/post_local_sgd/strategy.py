@@ -39,7 +39,7 @@ class PostLocalSgd(Strategy[PostLocalSgdOptions]):
 
     def check(self, case: Case) -> str | None:
         if case.world_size == 1:
-            return "one rank has nobody to average with: world size 2 or more"
+            return "one rank has no other to average with: set world_size to 2 or more"
         if case.precision == "fp16":
             return (
                 "under fp16 autocast ranks that train apart would leave out different updates, and then wait for one "

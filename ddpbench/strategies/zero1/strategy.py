@@ -37,8 +37,8 @@ class Zero1(Strategy[Zero1Options]):
     def check(self, case: Case) -> str | None:
         if case.compute != "real":
             return (
-                "a replay's update takes the time of the whole model's, where zero1 updates a share of it: take a "
-                "workload that computes"
+                "a replay's update takes the time of the whole model's, where zero1 updates a share of "
+                "it: use a workload that computes"
             )
         return None
 

@@ -33,12 +33,12 @@ def load() -> Any:
         from mpi4py import MPI
     except ImportError as error:
         raise MachineError(
-            f'backend = "mpi": mpi4py is not here ({error}); {INSTALL} brings mpi4py and MPICH'
+            f'backend = "mpi": mpi4py cannot be imported ({error}); {INSTALL} installs mpi4py and MPICH'
         ) from error
     except RuntimeError as error:  # mpi4py's error if it finds no library
         first = (str(error).splitlines() or ["no reason given"])[0]
         raise MachineError(
-            f'backend = "mpi": mpi4py finds no MPI library ({first}); {INSTALL} brings MPICH'
+            f'backend = "mpi": mpi4py finds no MPI library ({first}); {INSTALL} installs MPICH'
         ) from error
     return MPI
 
@@ -53,8 +53,9 @@ def checked_version() -> str:
     version = f"{name} {'.'.join(map(str, numbers))}"
     if name == "Open MPI":
         raise MachineError(
-            f'backend = "mpi": mpi4py has loaded {version}, which asks its launcher by PMIx; ddpbench answers '
-            f"PMI-1, as MPICH and Intel MPI ask. {INSTALL} brings MPICH; with both here, MPI4PY_MPIABI=mpich chooses it"
+            f'backend = "mpi": mpi4py has loaded {version}, which asks its launcher by PMIx; ddpbench '
+            f"answers PMI-1, as MPICH and Intel MPI ask. {INSTALL} installs MPICH; with both installed, "
+            "MPI4PY_MPIABI=mpich chooses it"
         )
     return version
 
@@ -88,14 +89,15 @@ def start(store: pmi.Store, rank: int, size: int) -> Any:
     world = mpi.COMM_WORLD
     if failed or provided.value < mpi.THREAD_MULTIPLE:
         raise MachineError(
-            f'backend = "mpi": {version} does not start with calls from several threads, which DDP needs; '
-            f"{INSTALL} brings one that does"
+            f'backend = "mpi": {version} does not start with calls from several threads, which DDP '
+            f"needs; {INSTALL} installs one that does"
         )
     if (world.rank, world.size) != (rank, size):
         raise MachineError(
-            f'backend = "mpi": the world of {version} has {world.size} rank{"s" if world.size != 1 else ""} and not '
-            f"{size}: it did not ask for it by PMI-1, as MPICH and Intel MPI do. {INSTALL} brings MPICH; with several "
-            "MPI libraries here, MPI4PY_MPIABI=mpich chooses it"
+            f'backend = "mpi": the world of {version} has {world.size} '
+            f"rank{'s' if world.size != 1 else ''} and not {size}: it did not ask for it by PMI-1, as "
+            f"MPICH and Intel MPI do. {INSTALL} installs MPICH; with several MPI libraries installed, "
+            "MPI4PY_MPIABI=mpich chooses it"
         )
     world.Set_errhandler(mpi.ERRORS_RETURN)
     world.Barrier()

@@ -135,7 +135,7 @@ def _launcher_check() -> Callable[[], None]:
 
     def check_parent() -> None:
         if os.getppid() != parent:
-            raise LaunchError("the launcher that started this slot is gone")
+            raise LaunchError("the launcher that started this slot has ended")
 
     return check_parent
 

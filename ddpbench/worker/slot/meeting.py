@@ -91,8 +91,9 @@ class Meeting:
             yield
         except (DistNetworkError, DistStoreError) as error:
             raise MeetingGoneError(
-                f"the store at {self.place.master_addr}:{self.place.master_port} is gone, and with it the node or "
-                f"process that served it; run the same lines again to resume ({_first_line(error)})"
+                f"the store at {self.place.master_addr}:{self.place.master_port} no longer answers, "
+                "because the node or process that served it has ended; run the same lines again to "
+                f"resume ({_first_line(error)})"
             ) from None
 
     def put(self, key: str, value: dict[str, Any]) -> None:

@@ -55,8 +55,8 @@ class DeepSpeed(Strategy[DeepSpeedOptions]):
             (
                 case.precision != "full",
                 (
-                    "DeepSpeed's own mixed precision is not offered, and another's autocast within its engine is not "
-                    f'its way: set precision = "full" instead of {case.precision!r}'
+                    "ddpbench supports neither DeepSpeed's mixed precision nor autocast within its "
+                    f'engine: set precision = "full" instead of {case.precision!r}'
                 ),
             ),
             (
@@ -65,7 +65,10 @@ class DeepSpeed(Strategy[DeepSpeedOptions]):
             ),
             (
                 case.compute != "real",
-                "a replay takes the time of a model alone, and not of a framework around it: take one that computes",
+                (
+                    "a replay has the time of the model only, not of a framework around it: use a workload "
+                    "that computes"
+                ),
             ),
             (
                 case.local_batch % options.accumulate,

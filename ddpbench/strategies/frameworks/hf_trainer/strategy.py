@@ -54,7 +54,10 @@ class HfTrainer(Strategy[HfTrainerOptions]):
                 "precision = 'full' or 'bf16'"
             )
         if case.compute != "real":
-            return "a replay takes the time of a model alone, and not of a framework around it: take one that computes"
+            return (
+                "a replay has the time of the model only, not of a framework around it: use a workload "
+                "that computes"
+            )
         if case.local_batch % options.accumulate:
             return f"accumulate = {options.accumulate} does not divide a local batch of {case.local_batch}"
         return withheld_cap_reason(case)

@@ -40,7 +40,7 @@ class RayTrain(Strategy[RayTrainOptions]):
     def check(self, case: Case) -> str | None:
         if case.compute != "real":
             return (
-                "a replay computes nothing that Ray Train could wrap: take ddp, or train the workload itself"
+                "a replay computes nothing that Ray Train could wrap: use ddp, or train the workload itself"
             )
         parts = RayTrainOptions.model_validate(case.options).accumulate
         if case.local_batch % parts:
@@ -49,7 +49,7 @@ class RayTrain(Strategy[RayTrainOptions]):
 
     def step_reason(self, case: Case) -> str | None:
         if RayTrainOptions.model_validate(case.options).accumulate > 1:
-            return "a step() of the class's own accumulates as it likes: leave out accumulate"
+            return "the class's step() decides itself whether to accumulate: leave out accumulate"
         return None
 
     def build(self, job: Job, options: RayTrainOptions) -> Replica:

@@ -248,14 +248,14 @@ def keras_sgd(optimizer: torch.optim.Optimizer) -> Any:
     groups = optimizer.param_groups
     if type(optimizer) is not torch.optim.SGD or len(groups) != 1:
         raise ValueError(
-            f"TensorFlow's replica has SGD for all parameters alike, and not {type(optimizer).__name__} with "
-            f"{len(groups)} groups: use ddp for it"
+            "TensorFlow's replica supports only SGD with one group of parameters, not "
+            f"{type(optimizer).__name__} with {len(groups)}: use ddp for it"
         )
     (group,) = groups
     wrong = [name for name in ("dampening", "weight_decay", "nesterov", "maximize") if group[name]]
     if wrong:
         raise ValueError(
-            f"SGD with {' and '.join(wrong)} is another one in Keras than in torch: use ddp for it"
+            f"SGD with {' and '.join(wrong)} works differently in Keras than in torch: use ddp for it"
         )
     return keras.optimizers.SGD(learning_rate=float(group["lr"]), momentum=float(group["momentum"]))
 

@@ -63,11 +63,14 @@ class _Tf(Strategy[_OptionsT]):
             ),
             (
                 case.precision != "full",
-                f'precision = "{case.precision}" is torch\'s autocast, which TensorFlow does not know: set "full"',
+                (
+                    f'precision = "{case.precision}" is torch\'s autocast, which TensorFlow does not use: '
+                    'set precision = "full"'
+                ),
             ),
             (
                 case.dtype not in ("float32", "float64"),
-                f'{self.name} has its models in float32 and float64: dtype = "{case.dtype}" is not among them',
+                f'{self.name} supports float32 and float64, but not dtype = "{case.dtype}"',
             ),
             (
                 case.evaluation or case.checkpoint,
