@@ -623,7 +623,7 @@ def test_what_a_gate_cannot_compare(tmp_path: Path) -> None:
     far = read_side(made(tmp_path / "far", {DDP: 40}))
     far = replace(far, machine={"identity": {**far.identity, "torch": "2.99.0"}})
     with pytest.raises(
-        IdentityError, match=r"far was measured under other conditions: torch: '2\.99\.0' in "
+        IdentityError, match=r"far was measured under different conditions: torch: '2\.99\.0' in "
     ):
         against(now, far)
     assert against(now, read_side(made(tmp_path / "run", {DDP: 40, SINGLE: 30}))).fails  # a run directory

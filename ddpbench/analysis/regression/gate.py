@@ -74,7 +74,9 @@ def gated(
     """
     for side in baselines:
         if differing := unlike(side, now):
-            raise IdentityError(f"{side.name} was measured under other conditions: {'; '.join(differing)}")
+            raise IdentityError(
+                f"{side.name} was measured under different conditions: {'; '.join(differing)}"
+            )
     (own,) = now.cases
     before = [
         _of_session(run, number)

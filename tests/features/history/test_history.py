@@ -92,17 +92,19 @@ def test_merges_are_left_out_and_named_if_their_sources_are_there(
     merge(nights[:2], folder / "both")
     merge([folder / "both", nights[2]], folder / "every")
     first, second, third = nights
-    both = f"skipped: {folder / 'both'} was merged from {first} and {second}, of which each counts once"
+    both = (
+        f"skipped: {folder / 'both'} was merged from {first} and {second}, but each run may count only once"
+    )
     every = f"skipped: {folder / 'every'} was merged from {folder / 'both'}, {first}, {second} and 1 more"
     assert run_cli(["history", str(folder)]) == 0
-    assert capsys.readouterr() == (without, f"{both}\n{every}, of which each counts once\n")
+    assert capsys.readouterr() == (without, f"{both}\n{every}, but each run may count only once\n")
     # without its sources it is a run like any other; given by itself with them, it is refused
     for one in (first, second):
         shutil.move(one, tmp_path / one.name)
     assert run_cli(["history", str(folder)]) == 0
     printed = capsys.readouterr().err
     assert printed == (
-        f"skipped: {folder / 'every'} was merged from {folder / 'both'} and {third}, of which each counts once\n"
+        f"skipped: {folder / 'every'} was merged from {folder / 'both'} and {third}, but each run may count only once\n"
     )
     assert run_cli(["history", str(folder / "both"), str(tmp_path / first.name)]) == 2
     assert "has the same launches as" in capsys.readouterr().err

@@ -90,8 +90,8 @@ def choose(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) ->
     if not real:
         labels = ", ".join(virtual_words(curves[0].first.case)) if curves else ""
         why = (
-            f"all of its curves are emulated, replayed or dilated ({labels}), and an allocation is asked for on what "
-            "was measured on real links"
+            f"all of its curves are emulated, replayed or dilated ({labels}), but an allocation needs "
+            "measurements on real links"
             if curves
             else "no strategy has ok launches with a core or GPU per rank, and also a base case"
         )
@@ -333,7 +333,7 @@ def _where(curves: Sequence[CaseCurve], request: AllocationRequest, run: RunDir)
             known = f"{name} is {' or '.join(values)}"
         else:
             apart = [key for key in _names(left) if len({_value(one, key) for one in left}) > 1]
-            choices = f"they differ in {', '.join(apart)}" if apart else "there is one curve, and no choice"
+            choices = f"they differ in {', '.join(apart)}" if apart else "there is only one curve to choose"
             near = meant(name, _names(left)) if name not in _names(left) else ""
             known = f"{near}no curve has one {name} for all its ranks; {choices}"
         raise RequestError(f"{command('--where', f'{name}={asked}')}: no such curve in {run.path}; {known}")

@@ -58,7 +58,9 @@ def read_sides(
     for path, sources in left_out.items():
         named = [on_one_line(str(path)) for path in sources[:_MOST_NAMED]]
         others = [f"{len(sources) - _MOST_NAMED} more"] if len(sources) > _MOST_NAMED else []
-        on_skip(path, f"{path} was merged from {series_of([*named, *others])}, of which each counts once")
+        on_skip(
+            path, f"{path} was merged from {series_of([*named, *others])}, but each run may count only once"
+        )
     sides = [side for side in sides if side.path not in left_out]
     if len(sides) < 2:
         raise RequestError(
@@ -75,8 +77,8 @@ def read_sides(
             [f"  and {more} more"] if more > 0 else []
         )
         raise IdentityError(
-            "the runs were measured under other conditions, so that a change may not come from the program. "
-            "Draw them anyway with --across\n" + "\n".join(listed)
+            "the runs were measured under different conditions, so a change may not come from the "
+            "program. To draw them anyway, add --across\n" + "\n".join(listed)
         )
     return sides
 
