@@ -138,7 +138,7 @@ def test_what_has_no_place_of_its_own_changes_nothing(run: RunDir, old: bool) ->
     assert ddpbench.load(run.path).equals(before)
     assert so_far(run) == widths
     assert left_out_texts(run) == [
-        f"1 launch is left out that is not in the plan (cases/{DDP.case_id}/launch-07).",
+        f"1 launch is left out: it is not in the plan (cases/{DDP.case_id}/launch-07).",
         f"3 folders are left out: their names are not names of launches (the first: cases/{DDP.case_id}/launch-0).",
         (
             "3 ranks' files are left out: they do not belong to their launches (the first: "

@@ -39,7 +39,7 @@ def reason(base: str, options: str = "") -> str | None:
             6,
             "gpt:nano has 5 layers to cut at, too few for 6 stages: use a world size of 5 or less",
         ),
-        ("hf:bert-tiny", 2, "hf:bert-tiny cannot be cut into stages: take mlp or gpt or cnn or resnet"),
+        ("hf:bert-tiny", 2, "hf:bert-tiny cannot be cut into stages: use mlp or gpt or cnn or resnet"),
         ("replay:resnet50-v100", 2, "a replay has no layers to cut"),
         ("train.py:Mine", 2, "train.py:Mine cannot be cut into stages"),
     ],
@@ -55,9 +55,17 @@ def test_a_pipeline_needs_a_layer_for_each_stage(
     ("workload", "world_size", "expected"),
     [
         ("two_branch:small", 2, None),
-        ("two_branch:small", 1, "two_branch:small has 2 branches, a rank each: set world_size = 2"),
-        ("two_branch:small", 4, "two_branch:small has 2 branches, a rank each: set world_size = 2"),
-        ("mlp:small", 2, "mlp:small cannot be cut into branches: take two_branch"),
+        (
+            "two_branch:small",
+            1,
+            "two_branch:small has 2 branches, and each needs one rank: set world_size = 2",
+        ),
+        (
+            "two_branch:small",
+            4,
+            "two_branch:small has 2 branches, and each needs one rank: set world_size = 2",
+        ),
+        ("mlp:small", 2, "mlp:small cannot be cut into branches: use two_branch"),
     ],
 )
 def test_branches_need_a_rank_each(workload: str, world_size: int, expected: str | None) -> None:

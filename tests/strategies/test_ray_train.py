@@ -85,15 +85,15 @@ def test_ddp_may_be_started_by_ray_and_so_is_its_base_case() -> None:
         ('strategy = ["ray_train"]', 'launcher = "srun"', 'set launcher = "local", "torchrun" or "ray", not "srun"'),
         ('strategy = ["ray_train"]', 'backend = "mpi"\nworld_size = 2', 'set backend = "gloo" or "nccl"'),
         ('strategy = ["ddp"]', 'backend = "mpi"\nworld_size = 2\nlauncher = "ray"', "and cannot use MPI"),
-        ('strategy = ["ddp"]', 'launcher = "ray"\nrecovery = "SIGKILL"', 'take launcher = "torchrun"'),
-        ('strategy = ["ray_train"]', 'recovery = "SIGKILL"', "take another strategy and launcher"),
+        ('strategy = ["ddp"]', 'launcher = "ray"\nrecovery = "SIGKILL"', 'use launcher = "torchrun"'),
+        ('strategy = ["ray_train"]', 'recovery = "SIGKILL"', "use another strategy and launcher"),
         ('strategy = ["ddp"]', 'launcher = "ray"\nworld_size = 2\nnodes = 2', "set nodes = 1"),
         ('workload = ["replay:gpt-nano-cpu"]', 'strategy = "ray_train"', "a replay computes nothing"),
         ('"options.ray_train.accumulate" = [3]', 'strategy = "ray_train"', "does not divide a local batch of 4"),
         (
             'strategy = ["ray_train"]\n[fabric]\nbandwidth = "1 Gbit/s"\nnodes = 2',
             'workload = "replay:gpt-nano-cpu"',
-            "take another strategy than ray_train",
+            "use another strategy than ray_train",
         ),
     ],
 )  # fmt: skip

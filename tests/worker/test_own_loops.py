@@ -82,7 +82,7 @@ def test_a_models_attribute_called_network_is_not_taken_for_the_model(network: A
             r"two calls of model\(\) gave models that share parameters \(0\.weight, 0\.bias and 2 more\)",
         ),
         ("Backbone", r"two calls of model\(\) gave models that share parameters \(0\.0\.weight, "),
-        ("Wraps", r"Wraps\.model\(\) wants a process group, .*: return the bare module"),
+        ("Wraps", r"Wraps\.model\(\) needs a process group, .*: return the bare module"),
         ("WrapsLightly", r"model\(\) returned a DataParallel: return the bare module"),
         ("Two", r"optimizer\(\) returned two optimizers: write step"),
         ("NeverSteps", r"64 steps called no optimizer with a gradient to apply"),
@@ -311,16 +311,16 @@ REFUSED = [
     (
         "Closure",
         "fsdp",
-        "fsdp divides the update among ranks, and LBFGS computes one of all parameters together",
+        "fsdp divides the update among ranks, but LBFGS computes one update of all parameters",
     ),
-    ("Closure", "zero1", "zero1 divides the update among ranks, and LBFGS computes one of all"),
+    ("Closure", "zero1", "zero1 divides the update among ranks, but LBFGS computes one update of all"),
     (
         "Sparse",
         "fsdp",
         "fsdp sends only dense gradients, but some of this model's are sparse: remove sparse=True",
     ),
-    ("SparseLoop", "master", "master sends gradients whole, and some of this model's are sparse"),
-    ("Sparse", "async_server", "async_server sends gradients whole"),
+    ("SparseLoop", "master", "master sends only dense gradients, but some of this model's are sparse"),
+    ("Sparse", "async_server", "async_server sends only dense gradients"),
     ("Hollow", "fsdp", "the trained parameter none has no elements, and FSDP cannot reduce its gradient"),
     *(
         (

@@ -92,12 +92,12 @@ REFUSED = [
     (
         "MovesTogether",
         "zero1",
-        "zero1 divides the update among ranks, and OneLength computes one of all parameters",
+        "zero1 divides the update among ranks, but OneLength computes one update of all parameters",
     ),
     (
         "StepsTogether",
         "zero1",
-        "zero1 divides the update among ranks, and OneLength computes one of all parameters",
+        "zero1 divides the update among ranks, but OneLength computes one update of all parameters",
     ),
 ]
 

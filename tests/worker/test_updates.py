@@ -338,9 +338,7 @@ def test_a_rate_that_is_estimated_from_all_parameters_is_found_after_several_upd
     for found in run_ranks(each_ended, 2, ["EstimatesRate"], ["zero1", "fsdp", "ddp"]):
         assert found.pop(("EstimatesRate", "ddp")) == ("ok", "")
         for (_, strategy), (status, reason) in found.items():
-            said = (
-                f"{strategy} divides the update among ranks, and DAdaptation computes one of all parameters"
-            )
+            said = f"{strategy} divides the update among ranks, but DAdaptation computes one update of all parameters"
             assert (status, said in reason) == ("skipped", True), (strategy, reason)
 
 

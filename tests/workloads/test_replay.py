@@ -313,7 +313,7 @@ def test_models_are_equal_in_every_rank_for_the_same_seed(tmp_path: Path) -> Non
             {"local_batch": 2, "scaling": "strong", "world_size": 2},
             'strong scaling gives 2 ranks 2: set scaling = "weak"',
         ),
-        ({"options": {"slow_rank": 2}, "world_size": 2}, "slow_rank = 2, and there are ranks 0 to 1"),
+        ({"options": {"slow_rank": 2}, "world_size": 2}, "slow_rank = 2, but there are only ranks 0 to 1"),
     ],
 )
 def test_what_a_replay_cannot_do_is_said(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
