@@ -174,7 +174,7 @@ def test_margins_are_fractions_or_per_cent() -> None:
         (SIDES.replace('"ddp"', '"dpd"'), ".faster.strategy: unknown strategy 'dpd'; did you mean 'ddp'?"),
         (
             SIDES.replace('"ddp"', '"ddp", world_size = "two"'),
-            ".faster.world_size: 'two' is not a value of world_size, so that it would select",
+            ".faster.world_size: 'two' is not a value of world_size, so it would select",
         ),
         (
             SIDES.replace('"ddp"', '"fsdp"'),

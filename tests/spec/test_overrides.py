@@ -353,7 +353,7 @@ def test_several_values_of_a_setting_are_told_to_be_an_axis(override: str, axis:
 
 def test_a_file_without_a_class_is_told_how_to_name_one() -> None:
     (problem,) = refused(DDP, "workload=x.py")
-    assert problem.endswith("base.workload: 'x.py' names no class: write 'x.py:Class'")
+    assert problem.endswith("base.workload: 'x.py' does not name a class: write 'x.py:Class'")
 
 
 @pytest.mark.parametrize(
