@@ -42,6 +42,8 @@ class Traits:
     """Marker in figures as matplotlib's code, or empty."""
     note: str
     """A caveat that a report must print next to the strategy's numbers."""
+    framework: str = ""
+    """The framework that trains, such as `lightning`; empty if ddpbench's own code does."""
 
     @property
     def exchanges(self) -> bool:
@@ -108,6 +110,7 @@ def _of_class(found: Strategy[Any], name: str, promise: Promise | None, device: 
         colour=found.colour,
         marker=found.marker,
         note=found.note,
+        framework=found.framework,
     )
 
 

@@ -2,7 +2,8 @@
 
 The first sentence says what to use (`choice.py`). In a sweep that trains to a loss it says instead which case reaches
 the loss first (`first_to_loss.py`). A sweep that varies links, input data or precision adds its finding on that
-setting. If an experiment has claims to decide, their verdicts are the answer (`all_claims.py`).
+setting. If an experiment has claims to decide, their verdicts are the answer (`all_claims.py`). If it compares
+frameworks with plain DDP, the answer is what they cost (`wrappers.py`).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from ddpbench.analysis.findings.wording import (
     name_of,
     one_bucket,
 )
+from ddpbench.analysis.findings.wrappers import wrappers_finding
 from ddpbench.analysis.invariants.checked import Violation
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
@@ -87,6 +89,8 @@ def answer_of(
     answers = [saved, *answers][:2] if saved is not None else answers
     for answer in with_features("answer", {}).values():  # the rest concerns training without failures
         answers = answer(usable) or answers
+    wrapped = wrappers_finding(usable)
+    answers = [wrapped] if wrapped is not None else answers
     growth = growth_finding(usable)
     answers = [growth, *answers][:2] if growth is not None else answers
     if claimed is None:

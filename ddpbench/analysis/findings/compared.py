@@ -245,9 +245,8 @@ def _pairs(members: Sequence[CaseRun], families: Families) -> list[_Pair]:
             alike = [run for run in group if run.case.nodes == reference.case.nodes] or group
             others = [(min(alike, key=lambda run: cap_order(run.case.bucket_cap_mb)), "strategies")]
         for run, evidence in others:
-            compared = families.family_of((run, reference))
             judged = families.judge(run, reference)
-            if compared is not None and judged is not None:
+            if judged is not None:
                 found.append(
                     _Pair(
                         a=run,
@@ -255,9 +254,7 @@ def _pairs(members: Sequence[CaseRun], families: Families) -> list[_Pair]:
                         evidence=evidence,
                         judged=judged,
                         family=tuple(family),
-                        corrected=judged.comparisons
-                        if reference.case_id in run.claimed
-                        else compared.size * (compared.size - 1) // 2,
+                        corrected=families.comparisons(run, reference),
                     )
                 )
     return found

@@ -82,6 +82,13 @@ class Families:
         family = self.family_of((a, b))
         return family.pair(a.case_id, b.case_id) if family is not None else None
 
+    def comparisons(self, a: CaseRun, b: CaseRun) -> int:
+        """Return the number of comparisons among which the error of `judge` is divided, or 0 without a judgement."""
+        family, judged = self.family_of((a, b)), self.judge(a, b)
+        if family is None or judged is None:
+            return 0
+        return judged.comparisons if b.case_id in a.claimed else family.size * (family.size - 1) // 2
+
     def judge_one_process(self) -> Judgement | None:
         """Return the judgement of the reference case compared with one process that has about as many threads.
 

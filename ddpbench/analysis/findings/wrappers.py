@@ -1,0 +1,85 @@
+"""The answer on what frameworks cost: those that train a torch model in place of plain DDP, compared with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpbench.analysis.finding import Finding
+from ddpbench.analysis.findings.families import Families
+from ddpbench.analysis.findings.groups import fair_panels, reference_of
+from ddpbench.analysis.findings.wording import called, conditions, fitting, launch_tags
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.sentences import sentence
+from ddpbench.analysis.statistics.judgement import Judgement, longer
+from ddpbench.naming import ranks_of
+from ddpbench.spec import grouping
+from ddpbench.strategies.traits import traits_of
+from ddpbench.units import counted, format_at_most
+
+FEWEST = 2
+"""Smallest number of frameworks for which this is the answer."""
+
+
+def wrappers_finding(cases: Sequence[CaseRun]) -> Finding | None:
+    """Return the finding on which frameworks take longer than plain DDP, or None if fewer than `FEWEST` were compared.
+
+    Frameworks that compute the model with another library than torch, such as TensorFlow, are left out, because a
+    difference from DDP would be that library's.
+    """
+    families = Families(cases)
+    for members in fair_panels(cases):
+        reference = reference_of(members)
+        if traits_of(reference.case).role != "reference":
+            continue
+        judged = [
+            (run, found)
+            for run in members
+            if run.case.world_size == reference.case.world_size
+            and (traits := traits_of(run.case)).framework
+            and traits.engine == "torch"
+            and (found := families.judge(run, reference)) is not None
+            and found.verdict != "too few"
+            and found.ratio.low is not None
+            and found.ratio.high is not None
+        ]
+        if len(judged) >= FEWEST:
+            comparisons = max(families.comparisons(run, reference) for run, _ in judged)
+            return _finding(judged, reference, comparisons)
+    return None
+
+
+def _finding(judged: Sequence[tuple[CaseRun, Judgement]], reference: CaseRun, comparisons: int) -> Finding:
+    family = [reference, *(run for run, _ in judged)]
+    slower = [one for one in judged if one[1].verdict == "slower"]
+    slower.sort(key=lambda one: -one[1].ratio.value)
+    others = [found for _, found in judged if found.verdict != "slower"]
+    name, ranks = called(reference, family), ranks_of(reference.case)
+    kinds = f"{len(judged)} frameworks"
+    if slower:
+        head = f"{len(slower)} of {kinds} {'are' if len(slower) > 1 else 'is'} slower than {name} at {ranks}"
+    else:
+        head = f"no framework of {len(judged)} is shown to be slower than {name} at {ranks}"
+    most = max((found.ratio.high or 1.0 for found in others), default=1.0) - 1
+    rest = ""
+    if others and most > 0:
+        bound = format_at_most(most)
+        rest = f"; others by at most {bound}" if slower else f"; a step takes {bound} longer at most"
+    texts = []
+    for count in range(len(slower), -1, -1):
+        named = [f"{called(run, family)} by {longer(found.ratio)}" for run, found in slower[:count]]
+        left = [f"{counted(len(slower) - count, 'other')} by less"] if 0 < count < len(slower) else []
+        texts.append(f"{head}{': ' if named else ''}{', '.join([*named, *left])}{rest}")
+    runs = [run for run, _ in judged]
+    rounds = min(found.rounds for _, found in judged)
+    return Finding(
+        kind="answer",
+        text=sentence(fitting(texts)),
+        tags=(
+            *dict.fromkeys(word for run in runs for word in grouping.qualifiers(run.case)),
+            *conditions([reference, *runs]),
+            *launch_tags(rounds, comparisons),
+        ),
+        evidence="strategies",
+        verdict="slower" if slower else "note",
+        cases=tuple(run.case_id for run in (*runs, reference)),
+    )
