@@ -75,7 +75,11 @@ def _finding(judged: Sequence[tuple[CaseRun, Judgement]], reference: CaseRun, co
         kind="answer",
         text=sentence(fitting(texts)),
         tags=(
-            *dict.fromkeys(word for run in runs for word in grouping.qualifiers(run.case)),
+            *(
+                word
+                for word in grouping.qualifiers(reference.case)
+                if all(word in grouping.qualifiers(run.case) for run in runs)
+            ),
             *conditions([reference, *runs]),
             *launch_tags(rounds, comparisons),
         ),
