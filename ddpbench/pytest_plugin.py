@@ -323,8 +323,8 @@ class DdpBenchmark:
             measured: seconds of timed steps in each launch; by default `--ddpbench-measured`.
             settings: those of an experiment's `[base]`, such as `workload`, `strategy`, `world_size`, `bucket_cap_mb`;
                 `options={"ddp": {...}}` and `env={...}` are the experiment's sections of that name. A setting of None
-                is left out. A workload's file is looked for next to the test, then in pytest's root, then in the
-                working directory.
+                is left out. A user's file is looked for next to the test, then in pytest's root, then in the working
+                directory.
 
         Fails the test, with the reason, if the case cannot be measured, or if the test has measured a case before.
         """
@@ -590,18 +590,20 @@ def _number(name: str, value: Any, *kinds: type) -> Any:
 
 
 def _with_files(settings: dict[str, Any], file_of: Callable[[str, str], str]) -> dict[str, Any]:
-    """Return the settings with `file_of(kind, name)` in place of the names of the workload and the strategy.
+    """Return the settings with `file_of(setting, name)` in place of each name that may be that of a user's file.
 
-    `kind` is `workload` or `strategy`. The names are also replaced where they are keys of `options`.
+    The names are also replaced where they are keys of `options`.
     """
-    for key in ("workload", "strategy"):
+    from ddpbench.launch.own_workloads import OWN_SETTINGS
+
+    for key in OWN_SETTINGS:
         name, options = settings.get(key), settings.get("options")
         if not isinstance(name, str):
             continue
         found = file_of(key, name)
         if isinstance(options, dict):
             before, now = (
-                one if key == "strategy" else one.rpartition(":")[0] for one in (name, found)
+                one.rpartition(":")[0] if key == "workload" else one for one in (name, found)
             )  # as the tables of their options are called
             options = {now if owner == before else owner: given for owner, given in options.items()}
             settings = {**settings, "options": options}
@@ -610,14 +612,17 @@ def _with_files(settings: dict[str, Any], file_of: Callable[[str, str], str]) ->
 
 
 def _within(settings: dict[str, Any], root: Path) -> dict[str, Any]:
-    """Return the settings with paths of users' files relative to `root`, which differs between the two codes."""
+    """Return the settings with paths of users' files relative to `root`, which differs between the two codes.
+
+    A file outside of `root` gets its absolute path, by which the comparison refuses it.
+    """
+    from ddpbench.launch.own_workloads import file_in, with_file
 
     def file_of(_kind: str, given: str) -> str:
-        file, colon, name = given.rpartition(":")
-        path = Path(file).resolve()
-        if not file.endswith(".py") or not path.is_relative_to(root):
+        if not (file := file_in(given)):
             return given
-        return f"{path.relative_to(root)}{colon}{name}"
+        path = Path(file).resolve()
+        return with_file(given, path.relative_to(root) if path.is_relative_to(root) else path)
 
     return _with_files(settings, file_of)
 

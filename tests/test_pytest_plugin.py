@@ -24,6 +24,7 @@ from ddpbench.analysis.regression.baselines import Baselines
 from ddpbench.analysis.regression.gate import Gated, gated, read_baselines
 from ddpbench.analysis.regression.saved import read_saved
 from ddpbench.errors import DdpbenchError, IdentityError, RequestError
+from ddpbench.launch.own_workloads import OWN_SETTINGS
 from ddpbench.launch.sweep.servers import LastingServers
 from ddpbench.pytest_plugin import _gate_of, in_pytest
 from ddpbench.records import RunDir
@@ -361,6 +362,41 @@ def test_a_file_beside_the_test_comes_first_and_its_options_go_with_it(
             "workload": "tests/train.py:Measured",
             "options": {"tests/train.py": {"depth": 2}, "ddp": {}},
         }
+
+
+OWN = [
+    ("workload", "own.py:Own"),
+    ("workload", "replay:own.json"),
+    ("strategy", "own.py:Own"),
+    ("algorithm", "own.py:Own"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), OWN)
+def test_every_setting_that_names_a_file_finds_it_beside_the_test_and_in_each_code(
+    suite: Path, monkeypatch: pytest.MonkeyPatch, kind: str, name: str
+) -> None:
+    assert {one for one, _ in OWN} == {*OWN_SETTINGS}
+    file = "own.json" if "json" in name else "own.py"
+    (suite / "tests" / file).write_text("")
+    fixture = fixture_of(suite / "tests" / "test_steps.py", suite)
+
+    def as_from(path: object) -> str:
+        return name.replace(file, str(path))
+
+    for folder, place in ((suite, f"tests/{file}"), (suite / "tests", file)):
+        monkeypatch.chdir(folder)
+        for given in (name, as_from(suite / "tests" / file)):
+            found = fixture._located({kind: given})
+            if given == name:
+                assert found[kind] == as_from(place)
+            assert pytest_plugin._within(found, suite)[kind] == as_from(f"tests/{file}")
+            away = pytest_plugin._within(found, suite / "elsewhere")[kind]
+            assert away == as_from(suite / "tests" / file)
+    with pytest.raises(
+        pytest.fail.Exception, match=rf"{kind} 'gone.py:Own': there is no file {suite}/tests/"
+    ):
+        fixture._located({kind: "gone.py:Own"})
 
 
 def test_disabled_it_only_sees_that_it_works(suite: Path) -> None:

@@ -48,7 +48,7 @@ def resolved(kind: str, name: str) -> str:
 def located_among(kind: str, name: str, folders: Iterable[Path], advice: str) -> str:
     """Return the name as `located` does, but look for a relative path in these folders, in their order.
 
-    `kind` is `workload` or `strategy`.
+    `kind` is one of `OWN_SETTINGS`.
 
     Raises:
         RequestError: no folder has the file; the message lists the folders and gives the advice.
@@ -63,6 +63,16 @@ def located_among(kind: str, name: str, folders: Iterable[Path], advice: str) ->
     if Path(head).is_file():  # an absolute path
         return name
     raise RequestError(f"{kind} {name!r}: {_nowhere('file', head, folders, advice)}")
+
+
+def file_in(name: str) -> str:
+    """Return the path of the profile or Python file in a name; empty if it names no file."""
+    return _file_of(name)[0]
+
+
+def with_file(name: str, path: Path) -> str:
+    """Return a name that names a file, with the path of another file instead."""
+    return _named(name, path, _file_of(name)[1])
 
 
 def _file_of(name: str) -> tuple[str, str]:
@@ -162,6 +172,8 @@ SHIPPED: Mapping[str, Collection[str]] = {
     "algorithm": ALGORITHMS,
 }
 """ddpbench's own names, by setting; the same settings may also name users' classes."""
+OWN_SETTINGS = tuple(SHIPPED)
+"""The settings that may name users' files: workloads also name profiles."""
 
 
 def with_located(experiment: Experiment, own_folder: Path) -> Experiment:

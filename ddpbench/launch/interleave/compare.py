@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ddpbench.errors import LaunchError, OutputError, RequestError, SideError
-from ddpbench.launch.interleave.sides import COPIES, SideSpec, check_there, place, same_code, without_order
+from ddpbench.launch.interleave.own_files import check_own_files
+from ddpbench.launch.interleave.sides import (
+    COPIES,
+    Placed,
+    SideSpec,
+    check_there,
+    place,
+    same_code,
+    without_order,
+)
 from ddpbench.launch.interleave.turns import FILE, TurnKind, Turns, read_comparison
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.records import RunDir
@@ -109,10 +118,8 @@ def interleave(asked: ComparisonRequest, listener: ComparisonListener) -> Change
     for side in (asked.base, asked.new):
         check_there(side)
     made = _made(out)
-    code = asked.code or out
     try:
-        base, new = asked.base, asked.new
-        sides = place(base, asked.experiment, code, new), place(new, asked.experiment, code, base)
+        sides = _placed(asked, asked.code or out)
         listener.begun(out)
         for placed in sides:
             for note in placed.notes:
@@ -151,6 +158,19 @@ def interleave(asked: ComparisonRequest, listener: ComparisonListener) -> Change
         logs = ", ".join(dict.fromkeys(str(log.parent) for log in sorted(out.glob("*/cases/*/proof/*.log"))))
         raise LaunchError(f"no case of a side can be measured{f': see the logs in {logs}' if logs else ''}")
     return changes_in(out, asked.alpha)
+
+
+def _placed(asked: ComparisonRequest, code: Path) -> tuple[Placed, Placed]:
+    """Return both sides with their code prepared; commits' files are written below `code`.
+
+    Raises:
+        RequestError: a side's code is missing, or both sides would share a user's file.
+        OutputError: the code cannot be written.
+    """
+    base, new = asked.base, asked.new
+    sides = place(base, asked.experiment, code, new), place(new, asked.experiment, code, base)
+    check_own_files(sides, asked.overrides)
+    return sides
 
 
 def _made(out: Path) -> Made:

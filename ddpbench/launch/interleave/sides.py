@@ -21,7 +21,6 @@ from ddpbench.records import RunDir, write_atomically
 from ddpbench.records.outputs import without_own
 from ddpbench.records.rundir import explain_os_error
 from ddpbench.removal import remove_tree
-from ddpbench.spec import documents
 from ddpbench.spec.overrides import contradiction, sure_keys
 from ddpbench.text_safety import command, given_twice, shortened, toml_text
 
@@ -181,7 +180,7 @@ def beside_this_code(words: Sequence[str]) -> tuple[SideSpec, SideSpec]:
         RequestError: a word cannot be understood, what it names does not exist, or both sides are the same.
     """
     base = parse_side("base", words)
-    here = _top(Path.cwd()) or Path.cwd().resolve()
+    here = top_of(Path.cwd()) or Path.cwd().resolve()
     new = SideSpec(name="new", path=str(here) if base.ref or base.path else "")
     if _unnamed(base) == _unnamed(new):
         raise RequestError(
@@ -254,7 +253,6 @@ def place(spec: SideSpec, experiment: Path, out: Path, other: SideSpec | None = 
     if folder is not None:
         compared = [Path(side.path or Path.cwd()) for side in (spec, other) if side is not None]
         own = _own_experiment(spec, own, _top_among(own.parent, compared), folder)
-        _check_workloads(spec, own, folder)
     return Placed(
         spec=spec, python=python, folder=folder, commit=_commit_of(spec, folder, out), experiment=own
     )
@@ -276,7 +274,7 @@ def same_code(base: Placed, new: Placed) -> str:
 def _is_whole(side: Placed) -> bool:
     """Return whether a side has all files of its commit; False if its folder is only part of a repository."""
     folder = side.folder or Path.cwd()
-    return bool(side.spec.ref) or _top(folder) == folder.resolve()
+    return bool(side.spec.ref) or top_of(folder) == folder.resolve()
 
 
 def _checked_folder(spec: SideSpec) -> Path | None:
@@ -295,7 +293,7 @@ def _checked_folder(spec: SideSpec) -> Path | None:
 
 
 def _repository(spec: SideSpec) -> Path:
-    here = _top(Path.cwd())
+    here = top_of(Path.cwd())
     if here is None:
         raise RequestError(f"{command(f'--{spec.name}', f'ref={spec.ref}')}: {why_no_repository(Path.cwd())}")
     return here
@@ -317,7 +315,7 @@ def _own_experiment(spec: SideSpec, experiment: Path, top: Path | None, folder: 
         return placed
     if not spec.ref or _is_tracked(top, experiment):
         own = experiment.relative_to(top)
-        root = _top(folder) if spec.path else None
+        root = top_of(folder) if spec.path else None
         above = root is not None and root != folder.resolve() and (root / own).is_file()
         what = f": give the root of its repository, path={os.path.relpath(root)}" if root and above else ""
         raise RequestError(f"{spec.words} has no {own}, but both sides need the experiment{what}")
@@ -334,39 +332,12 @@ def _own_experiment(spec: SideSpec, experiment: Path, top: Path | None, folder: 
     return placed
 
 
-def _check_workloads(spec: SideSpec, experiment: Path, folder: Path) -> None:
-    """Check that an experiment's workload files are in the side's code. Files outside would be the same for both sides.
-
-    Raises:
-        RequestError: a file is outside the side's code.
-    """
-    try:
-        data = documents.parse(documents.read_text(experiment))
-    except (OSError, ValueError):
-        return  # reported when the experiment is read for the sweep
-    base, axes = data.get("base", {}), data.get("axes", {})
-    named = [base.get("workload")] if isinstance(base, dict) else []
-    varied = axes.get("workload") if isinstance(axes, dict) else None
-    named += varied if isinstance(varied, list) else []
-    for name in named:
-        file = name.rpartition(":")[0] if isinstance(name, str) else ""
-        if not file.endswith(".py"):
-            continue
-        places = [experiment.parent / file, folder / file]
-        found = next((place.resolve() for place in places if place.is_file()), None)
-        if found is not None and not found.is_relative_to(folder.resolve()):
-            raise RequestError(
-                f"{spec.words}: its {file} would be {found}, which is outside its code: put the "
-                "experiment into the repository, next to the code that it measures"
-            )
-
-
 def _commit_of(spec: SideSpec, folder: Path | None, out: Path) -> str:
     """Return the commit of a side's code, with `+` if there are changes or new files; empty outside a repository."""
     if spec.ref:
         return git(Path.cwd(), "rev-parse", "--short=12", f"{spec.ref}^{{commit}}")
     where = folder or Path.cwd()
-    top = _top(where)
+    top = top_of(where)
     if top is None:
         return ""
     # Files that Python or ddpbench writes are not counted as changes.
@@ -414,7 +385,7 @@ def _lacking(python: str) -> str:
     return ""
 
 
-def _top(folder: Path) -> Path | None:
+def top_of(folder: Path) -> Path | None:
     """Return the root of the repository that contains a folder; None if the folder is in no repository."""
     found = _path_of(folder, "--show-toplevel")
     return found and found.resolve()
@@ -426,7 +397,7 @@ def _top_among(folder: Path, places: Sequence[Path]) -> Path | None:
     Worktrees of a repository count as the same repository.
     """
     own = _store(folder)
-    return _top(folder) if own is not None and own in map(_store, places) else None
+    return top_of(folder) if own is not None and own in map(_store, places) else None
 
 
 def _store(folder: Path) -> Path | None:

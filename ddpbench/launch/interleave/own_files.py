@@ -1,0 +1,205 @@
+"""Check that the users' files that a comparison measures are in each side's own code, and not shared by both sides.
+
+The files are those that the experiment names after all settings of the command line: workloads, strategies, algorithms
+and profiles.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ddpbench.errors import RequestError
+from ddpbench.launch.interleave.sides import Placed, top_of
+from ddpbench.launch.interleave.turns import side_environment
+from ddpbench.launch.own_workloads import OWN_SETTINGS, file_in, resolved
+from ddpbench.shipped import shipped_experiments
+from ddpbench.spec import documents
+from ddpbench.spec import overrides as sets
+from ddpbench.user_files import is_import_path
+from ddpbench.workloads.shipped import PREFIX
+
+_ASK_S = 120
+"""Time limit for an interpreter to find a module, seconds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Named:
+    """A name of a user's file or module in a setting, such as `train.py:Measured` in `workload`."""
+
+    kind: str
+    name: str
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether both sides may use the file on purpose, if it is in no compared code: a profile is data."""
+        return self.name.startswith(PREFIX)
+
+
+def check_own_files(sides: Sequence[Placed], overrides: Sequence[str] = ()) -> None:
+    """Check that every user's file that a side measures is in the side's own code.
+
+    Nothing is checked if both sides are the code in the working directory. Also allowed are a profile outside of both
+    sides' repositories, and strategies and algorithms that ship with ddpbench as experiments.
+
+    Args:
+        sides: both sides.
+        overrides: the settings of both sides.
+
+    Raises:
+        RequestError: a file is outside a side's code; the message says what to give instead.
+    """
+    if all(side.folder is None for side in sides):
+        return
+    codes = [side.folder if side.spec.path and side.folder else Path.cwd() for side in sides]
+    tops = [*dict.fromkeys(top_of(code) or code.resolve() for code in codes)]
+    for side in sides:
+        for named in _named(side.experiment, [*overrides, *side.spec.overrides]):
+            _check(side, named, tops)
+
+
+def _check(side: Placed, named: _Named, tops: Sequence[Path]) -> None:
+    """Check one name for one side; `tops` are the roots of both sides' code.
+
+    Raises:
+        RequestError: the file or module is outside the side's code.
+    """
+    code = (side.folder or top_of(Path.cwd()) or Path.cwd()).resolve()
+    file = file_in(named.name)
+    if not file:
+        found = _module(side, named.name) if is_import_path(named.name) and side.folder is not None else None
+        if found is not None and _within(found, tops) and not found.is_relative_to(code):
+            raise RequestError(
+                f"{side.spec.words}: its {named.kind} {named.name} would be imported from {found}, which is outside "
+                f"its code: give its file by the path from the repository's root, such as {_relative(found, tops)}"
+            )
+        return
+    places = [side.experiment.parent / file, (side.folder or Path.cwd()) / file]
+    found = next((place.resolve() for place in places if place.is_file()), None)
+    if found is None or found.is_relative_to(code):
+        return  # a missing file is reported when the side starts
+    if _within(found, tops):
+        _refuse(side, named, found, _advice(side, found, tops))
+    if named.is_shared or (named.kind != "workload" and found.is_relative_to(shipped_experiments())):
+        return
+    if Path(file).is_absolute():
+        _refuse(
+            side, named, found, "put it into the repository, and give its path from the repository's root"
+        )
+    _refuse(side, named, found, "put the experiment into the repository, next to the code that it measures")
+
+
+def _refuse(side: Placed, named: _Named, found: Path, advice: str) -> NoReturn:
+    given = named.name if named.is_shared else named.name.rpartition(":")[0]
+    what = "is" if given.removeprefix(PREFIX) == str(found) else f"would be {found}, which is"
+    raise RequestError(f"{side.spec.words}: its {named.kind} {given} {what} outside its code: {advice}")
+
+
+def _advice(side: Placed, found: Path, tops: Sequence[Path]) -> str:
+    """Return what to do about a file that is in a compared repository, but outside the side's code."""
+    folder = side.folder
+    root = top_of(folder) if folder is not None and side.spec.path else None
+    if folder is not None and root is not None and root != folder.resolve() and found.is_relative_to(root):
+        return f"give the root of its repository, path={os.path.relpath(root)}"
+    return f"give its path from the repository's root, {_relative(found, tops)}"
+
+
+def _relative(found: Path, tops: Sequence[Path]) -> Path:
+    return next(found.relative_to(top) for top in tops if found.is_relative_to(top))
+
+
+def _within(found: Path, tops: Iterable[Path]) -> bool:
+    return any(found.is_relative_to(top) for top in tops)
+
+
+def _named(experiment: Path, overrides: Sequence[str]) -> Iterator[_Named]:
+    """Yield the names of users' files and modules in an experiment's file after these overrides.
+
+    Yield nothing for an experiment that cannot be read, which is reported when a side starts.
+    """
+    try:
+        data = documents.parse(documents.read_text(experiment))
+    except (OSError, ValueError):
+        return
+    settings = sets.apply(data, overrides, _NoCatalog(), [])
+    if documents.odd_parts(data):
+        return
+    sets.reconcile(data, settings, ())
+    base, axes = data.get("base"), data.get("axes")
+    for kind in OWN_SETTINGS:
+        varied = axes.get(kind) if isinstance(axes, dict) else None
+        values = varied if varied is not None else base.get(kind) if isinstance(base, dict) else None
+        for value in values if isinstance(values, list) else [values]:
+            if isinstance(value, str):
+                yield _Named(kind=kind, name=_path_of(kind, value))
+
+
+def _path_of(kind: str, name: str) -> str:
+    try:
+        return resolved(kind, name)
+    except ValueError:  # reported when a side starts
+        return name
+
+
+class _NoCatalog:
+    """A catalog without names. With it, overrides of options have no effect, which name no files."""
+
+    def strategy_names(self) -> list[str]:
+        return []
+
+    def workload_names(self) -> list[str]:
+        return []
+
+    def installed_names(self, kind: str) -> list[str]:
+        return []
+
+    def strategy(self, name: str) -> Any:
+        raise KeyError(name)
+
+    def workload(self, name: str) -> Any:
+        raise KeyError(name)
+
+    def check_algorithm(self, name: str) -> None:
+        return None
+
+    def options_table(self, name: str) -> str:
+        return name
+
+
+_FIND = """
+import importlib.util, json, sys
+try:
+    found = importlib.util.find_spec(sys.argv[1])
+except (ImportError, ValueError):
+    found = None
+places = [] if found is None else [*(found.submodule_search_locations or [found.origin or ""])]
+print(json.dumps(places))
+"""
+
+
+def _module(side: Placed, name: str) -> Path | None:
+    """Return the file from which a side imports a module, or its package's folder; None if it is not found."""
+    first, *rest = name.rpartition(":")[0].split(".")
+    try:
+        done = subprocess.run(
+            [side.python, "-P", "-c", _FIND, first],
+            env=side_environment(side.folder),
+            cwd=side.folder,
+            capture_output=True,
+            text=True,
+            timeout=_ASK_S,
+            check=False,
+        )
+        places = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):
+        return None
+    if not places or not places[0]:
+        return None
+    package = Path(places[0]).resolve()
+    file = package.joinpath(*rest).with_suffix(".py")
+    return file if rest and file.is_file() else package
