@@ -92,7 +92,7 @@ def test_several_nodes_are_one_machine_in_whatever_order_they_come() -> None:
 def test_two_sweeps_do_not_share_a_gpu() -> None:
     with claimed([90_010], ["GPU-7f", ""]):
         with (
-            pytest.raises(MachineError, match=r"using GPU GPU-7f .* other GPUs"),
+            pytest.raises(InUseError, match=r"using GPU GPU-7f .* other GPUs"),
             claimed([90_011], ["GPU-7f"]),
         ):
             pass
