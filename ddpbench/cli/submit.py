@@ -320,6 +320,7 @@ def _report(submission: Submission) -> int:
     import ddpbench
     from ddpbench.cli.results import say_outdated, sentences, table
     from ddpbench.errors import IdentityError
+    from ddpbench.launch.merge.launches import TooLargeError
     from ddpbench.launch.merge.merge import merge
     from ddpbench.records.submission_dir import SubmissionDir
     from ddpbench.removal import remove_tree
@@ -344,7 +345,7 @@ def _report(submission: Submission) -> int:
                 path.rename(old)
             fresh.rename(path)
             remove_tree(old)
-        except IdentityError as error:
+        except (IdentityError, TooLargeError) as error:
             say(f"no report of all: {error}", sys.stderr)
             for own in measured:
                 show(f"report: {ddpbench.report_on(own)[0]}")

@@ -62,8 +62,8 @@ def pack(run: RunDir) -> Path:
     if not names:
         raise RequestError(f"{run.path} has no records to pack: cases/ is missing or empty")
     sizes = {name: (run.path / name).stat().st_size for name in names}
-    space = _DiskSpace()
-    if sum(sizes.values()) > MOST_BYTES or any(space.exceeded_with(*each) for each in sizes.items()):
+    space = DiskSpace()
+    if any(space.too_large_with(*each) for each in sizes.items()):
         raise _too_many(run)
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w", format=tarfile.USTAR_FORMAT) as archive:
@@ -170,18 +170,29 @@ def _rename(source: Path, target: Path) -> None:
 
 
 @dataclass(slots=True)
-class _DiskSpace:
-    """Disk space that files and their folders need, added up file by file."""
+class DiskSpace:
+    """Disk space that files and their folders need, and the sum of the files' sizes, added up file by file; bytes."""
 
     taken: int = 0
+    size: int = 0
     _folders: set[str] = field(default_factory=set)
 
     def exceeded_with(self, name: str, size: int) -> bool:
-        """Add a file, and return whether the total now exceeds the limit."""
+        """Add a file, and return whether the total now exceeds the limit on disk space."""
         folders = {name.rsplit("/", up)[0] for up in (1, 2)} - self._folders
         self._folders |= folders
         self.taken += _BLOCK * (max(1, -(-size // _BLOCK)) + len(folders))
+        self.size += size
         return self.taken > _MOST_ON_DISK
+
+    def too_large_with(self, name: str, size: int) -> bool:
+        """Add a file, and return whether the total now exceeds the limits of an archive."""
+        return self.exceeded_with(name, size) or self.size > MOST_BYTES
+
+    @property
+    def limits(self) -> str:
+        """The limits of an archive, in words."""
+        return f"{MOST_BYTES:,} bytes, or {_MOST_ON_DISK:,} bytes on a disk"
 
 
 class _Content:
@@ -293,7 +304,7 @@ def _check_members(path: Path, content: _Content) -> set[str]:
     import tarfile
 
     seen: set[str] = set()
-    space = _DiskSpace()
+    space = DiskSpace()
     for member in _headers(content):
         plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and member.size >= 0
         if not plain or member.name in seen or not _NAME.fullmatch(member.name):

@@ -6,13 +6,15 @@ import json
 import os
 import secrets
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import ddpbench
 from ddpbench.cli import run as cli
-from ddpbench.errors import IdentityError, OutputError
+from ddpbench.cli import submit
+from ddpbench.errors import IdentityError, OutputError, RequestError
 from ddpbench.launch.merge.launches import copy_proofs
 from ddpbench.launch.merge.merge import merge
 from ddpbench.records import RankStart, RunDir, read_launch
@@ -174,6 +176,59 @@ def test_a_merge_that_fails_leaves_no_folder(
         patch.setattr("ddpbench.report_on", refuses)
         assert cli(["merge", *paths, "--out", str(out)]) == 2
     assert not out.exists()
+
+
+def _records_of(run: RunDir) -> int:
+    return sum(file.stat().st_size for file in run.cases.glob("*/*/*"))
+
+
+def test_a_run_of_more_than_the_limit_is_not_merged(
+    runs: tuple[RunDir, RunDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sparse files take no room in a stranger's archive, but all of it once copied."""
+    paths, out = [run.path for run in runs], tmp_path / "out"
+    most = max(_records_of(run) for run in runs) * 3 // 2
+    monkeypatch.setattr("ddpbench.records.archive.MOST_BYTES", most)
+    merge(paths, out)  # each run is within the limit, and both together are not
+    assert _records_of(RunDir(out)) > most
+    for file in runs[1].cases.glob("*/*/rank-*.jsonl"):
+        with file.open("r+b") as sparse:
+            sparse.truncate(most // 2)
+    with pytest.raises(
+        RequestError, match=rf"{paths[1]} has more .* \({most:,} bytes, or .*\): leave it out"
+    ):
+        merge(paths, tmp_path / "next")
+    assert not (tmp_path / "next").exists()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_sizes_of_a_submission_that_are_not_merged_are_reported_one_by_one(
+    runs: tuple[RunDir, RunDir],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("ddpbench.records.archive.MOST_BYTES", 1000)
+    monkeypatch.setattr("ddpbench.report_on", lambda path, **_: (f"page of {path.name}", None))
+    sizes = [SimpleNamespace(run=run, launches=lambda: 1) for run in runs]
+    submission = SimpleNamespace(path=tmp_path / "submission", sizes=sizes)
+    assert submit._report(submission) == 1  # type: ignore[arg-type]
+    printed = capsys.readouterr()
+    assert "no report of all" in printed.err
+    assert "leave it out" in printed.err
+    assert printed.out == "report: page of one\nreport: page of two\n"
+
+
+def test_a_run_of_very_many_empty_files_is_not_merged(
+    runs: tuple[RunDir, RunDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ddpbench.records.archive._MOST_ON_DISK", 400_000)
+    outcome = next(runs[1].cases.glob("*/launch-*/outcome.json"))
+    outcome.write_text("damaged")  # which ranks the launch has is not known then
+    for number in range(100):
+        (outcome.parent / f"rank-{number:05}.attempt-1.jsonl").touch()
+    with pytest.raises(RequestError, match="or 400,000 bytes on a disk"):
+        merge([run.path for run in runs], tmp_path / "out")
 
 
 def test_a_merge_writes_in_the_folder_that_it_has_looked_at(

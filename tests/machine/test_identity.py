@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.errors import IdentityError, MachineError, RequestError
+from ddpbench.errors import IdentityError, InUseError, RequestError
 from ddpbench.launch.interleave.sides import git
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.hardware import Hardware

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ddpbench.errors import UnreadableError
+from ddpbench.errors import RequestError, UnreadableError
 from ddpbench.launch.merge.sources import Source
 from ddpbench.records import Address, LaunchDir, LaunchOutcome, RankStart, RunDir
+from ddpbench.records.archive import DiskSpace
 from ddpbench.records.files import (
     MOST_OUTCOME,
     copy_file,
@@ -31,6 +33,10 @@ from ddpbench.records.sessions import UNKNOWN, Sessions
 from ddpbench.spec import Case
 
 
+class TooLargeError(RequestError):
+    """A run has more records and logs than a merge copies."""
+
+
 @dataclass(slots=True)
 class Merged:
     """The result of a merge. `launches` counts copied launches; `left_out` has sentences on what was not copied."""
@@ -41,6 +47,8 @@ class Merged:
     left_out: list[str] = field(default_factory=list)
     remove: Callable[[], None] = lambda: None
     """Removes the new run. If it was renamed and a different folder has its name, that folder stays."""
+    spaces: defaultdict[Path, DiskSpace] = field(default_factory=lambda: defaultdict(DiskSpace))
+    """Size of what was copied from each source, by the source's path."""
 
 
 def all_cases(sources: Sequence[Source]) -> dict[str, dict[str, Any]]:
@@ -78,6 +86,9 @@ def copy_case(
     """Copy a case's finished launches from a source into the merged run, with `offset` added to their round numbers.
 
     Returns the launches' round numbers in the source.
+
+    Raises:
+        TooLargeError: the source's launches exceed the limits of an archive.
     """
     own = next((one for one in source.plan["cases"] if one["case_id"] == case_id), None)
     if own is None:
@@ -85,7 +96,7 @@ def copy_case(
     case = Case.from_json(dict(own))
     order = frozenset(source.stored.order)
     found = [
-        _found(launch, Address(case, case_id, "measure", launch.number or 0, source.stored.run_id))
+        _found(source, launch, Address(case, case_id, "measure", launch.number or 0, source.stored.run_id))
         for launch in source.run.launches(case_id)
         if (launch.number, case_id) in order
     ]
@@ -126,6 +137,7 @@ def _launches(count: int) -> str:
 class _Found:
     """A launch in a source. `mixed_up` is True if its outcome belongs to a different launch than its folder."""
 
+    source: Source
     directory: LaunchDir
     address: Address
     finished: bool
@@ -134,20 +146,24 @@ class _Found:
     mixed_up: bool
 
 
-def _found(directory: LaunchDir, address: Address) -> _Found:
+def _found(source: Source, directory: LaunchDir, address: Address) -> _Found:
     outcome = None
     with contextlib.suppress(OSError, UnreadableError):
         outcome = read_outcome(directory)
     mixed_up = outcome is not None and address.misfit(outcome, directory) != ""
-    return _Found(directory, address, directory.outcome.exists(), outcome, mixed_up)
+    return _Found(source, directory, address, directory.outcome.exists(), outcome, mixed_up)
 
 
 def _copy_launch(found: _Found, number: int, merged: Merged, sessions: Sessions = UNKNOWN) -> None:
     """Copy a launch's request, outcome, records and logs into the merged run, as round `number`.
 
     The copies name the new round and run. If the outcome names no session, the session is taken from `sessions`.
+
+    Raises:
+        TooLargeError: all that was copied from the source now exceeds the limits of an archive.
     """
     source, outcome = found.directory, found.outcome
+    space = merged.spaces[found.source.path]
     target = merged.run.launch(found.address.case_id, found.address.purpose, number)
     target.path.mkdir(parents=True)
     for path in (source.request, source.outcome, *source.rank_files(), *source.log_files()):
@@ -165,6 +181,12 @@ def _copy_launch(found: _Found, number: int, merged: Merged, sessions: Sessions 
         if path.suffix == ".jsonl" and (why := _readdress(copy, found, number, merged.run_id)):
             merged.left_out.append(f"{path}: {why}")
             copy.unlink()
+            continue
+        if space.too_large_with(copy.relative_to(merged.run.path).as_posix(), copy.stat().st_size):
+            raise TooLargeError(
+                f"{found.source.path} has more records and logs than a merge copies of one run ({space.limits}): "
+                "leave it out"
+            )
     changes: dict[str, Any] = {"round": number, "run_id": merged.run_id}
     _change(target.request, changes)
     if outcome is not None:
@@ -205,11 +227,16 @@ def _readdress(path: Path, found: _Found, number: int, run_id: str) -> str:
 
 
 def copy_proofs(sources: Sequence[Source], cases: Mapping[str, Any], merged: Merged) -> None:
-    """Copy one proof per case, which is a failed one if any source has one, so that merging hides no failure."""
+    """Copy one proof per case, which is a failed one if any source has one, so that merging hides no failure.
+
+    Raises:
+        TooLargeError: a source's proofs and launches together exceed the limits of an archive.
+    """
     for case_id, entry in cases.items():
         case = Case.from_json(entry)
         proofs = [
             _found(
+                source,
                 source.run.launch(case_id, "proof"),
                 Address(case, case_id, "proof", 0, source.stored.run_id),
             )

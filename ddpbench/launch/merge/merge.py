@@ -47,6 +47,7 @@ def merging(paths: Sequence[Path], out: Path) -> Iterator[Merged]:
 
     Raises:
         RequestError: fewer than two different runs, too many, or something that is not a run directory.
+        TooLargeError: a run has more records and logs than an archive may have.
         IdentityError: machines or programs differ; every difference is named.
         OutputError: `out` exists, or cannot be written.
     """
