@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from ddpbench.worker.verify.rounding import OF_ROUNDING, Sent, deviations
+from ddpbench.worker.verify.rounding import OF_ROUNDING, Sent, deviations, roundoff_of
 
 U = 2.0**-3
 Rounds = Callable[[torch.Tensor], torch.Tensor]
@@ -89,6 +89,25 @@ def test_noise_beyond_rounding_is_not() -> None:
     shares = shares_of(2, 1.0, 0)
     noise = [share * (1 + 0.6 * (2 * torch.rand_like(share) - 1)) for share in shares]
     assert exceeded(shares, summed(nearest)(noise) / 2) == {"gradients, size of rounding"}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 5.0])
+def test_steps_for_several_parameters_together_are_coarse_for_a_small_one(ranks: int, spread: float) -> None:
+    """Of a right rounding, errors show no more than the stated unit roundoff."""
+    shares = shares_of(ranks, spread, 0)
+    exact, squares = torch.stack(shares).mean(0), (torch.stack(shares) ** 2).mean(0)
+    sent = Sent(ranks=ranks, roundoff=U, floor=1e-10, coarse=True)
+
+    def shown(rounds: Rounds) -> float:
+        wrong = summed(rounds)(shares) / ranks - exact
+        error = float(torch.linalg.vector_norm(wrong) / torch.linalg.vector_norm(exact))
+        return roundoff_of(sent, error, exact, squares)
+
+    assert U / 20 < shown(nearest) < U
+    step = float(torch.stack(shares).abs().max())  # of a larger parameter's numbers
+    assert shown(lambda share: step * torch.round(share / step)) > U
+    assert roundoff_of(sent, 0.5, torch.zeros(2), torch.zeros(2)) == float("inf")
 
 
 def test_nothing_is_said_of_a_gradient_that_is_zero() -> None:

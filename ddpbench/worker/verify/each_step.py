@@ -15,7 +15,15 @@ from ddpbench.strategies import Replica
 from ddpbench.user_files import is_import_path
 from ddpbench.worker.training.training import Training
 from ddpbench.worker.verify.comparing import Comparer
-from ddpbench.worker.verify.rounding import OF_ROUNDING, Deviation, Sent, deviations, real
+from ddpbench.worker.verify.rounding import (
+    OF_ROUNDING,
+    OF_SIZE,
+    Deviation,
+    Sent,
+    deviations,
+    real,
+    roundoff_of,
+)
 from ddpbench.worker.verify.values import Tensors, norm
 
 VANISHED = 1e-3
@@ -50,6 +58,8 @@ class EachStep:
         self._first = self._later = 0.0
         self._most = ""
         """Name of the parameter with the largest error in later steps."""
+        self._coarsest = 0.0
+        """Unit roundoff of roundings whose errors are as large as that parameter's; 0 if nothing is rounded."""
         self._steps = 0
         self._compared = False
         self._worst: dict[str, Deviation] = {}
@@ -101,7 +111,7 @@ class EachStep:
         comparer, prover = self._comparer, self._comparer.prover
         if not self._own or prover.agreed(float(result.keys() != self._own.keys())):
             return
-        exact = prover.average(self._own)
+        exact, most = prover.average(self._own), ""
         size = prover.agreed(float(norm(list(exact.values()))))
         if not math.isfinite(size) or size <= VANISHED * self._first:
             return
@@ -110,9 +120,11 @@ class EachStep:
             self._compared = True
             error, name = comparer.tolerances.worst(result, exact)
             if error > self._later:
-                self._later, self._most = error, name
+                self._later, self._most, most = error, name, name
         if self._sent.roundoff:
             squares = prover.average({name: real(value) ** 2 for name, value in self._own.items()})
+            if most:
+                self._coarsest = roundoff_of(self._sent, self._later, exact[most], squares[most])
             for each in deviations(self._sent, result, self._own, exact, squares):
                 before = self._worst.get(each.compared)
                 if before is None or each.share > before.share:
@@ -124,7 +136,8 @@ class EachStep:
         if self._compared:
             proof = comparer.proof("gradients, later steps", self._later)
             if not proof.passed and self._later > proof.tolerance:
-                proof = replace(proof, note=f"on rank {prover.rank} the most in {self._most}")
+                note = f"on rank {prover.rank} the most in {self._most}"
+                proof = replace(proof, note=f"{note}{self._as_if(self._coarsest)}")
             yield proof
         for compared in OF_ROUNDING:
             own = self._worst.get(compared)
@@ -133,4 +146,15 @@ class EachStep:
                 is_worst = own is not None and own.share == share
                 values = [own.error, own.allowed] if own and is_worst else [0.0, 0.0]
                 error, allowed = prover.all_agreed(values)
-                yield comparer.proof(compared, error, allowed)
+                proof, floor = comparer.proof(compared, error, allowed), self._sent.floor
+                if not proof.passed and compared == OF_SIZE:
+                    coarse = self._sent.roundoff * (error - floor) / (allowed - floor)
+                    proof = replace(proof, note=self._as_if(coarse).removeprefix(", "))
+                yield proof
+
+    def _as_if(self, coarse: float) -> str:
+        """Return a clause on the unit roundoff that errors are as large as; empty if the strategy states no less."""
+        stated = self._sent.roundoff
+        if not stated < coarse < math.inf:
+            return ""
+        return f", as if unit_roundoff were {coarse:.2g} instead of {stated:.3g}"

@@ -31,11 +31,8 @@ import torch
 from ddpbench.records import ComparedQuantity
 from ddpbench.worker.verify.values import Tensors, wide
 
-OF_ROUNDING: tuple[ComparedQuantity, ...] = (
-    "gradients, scale",
-    "gradients, each rank's weight",
-    "gradients, size of rounding",
-)
+OF_SIZE: ComparedQuantity = "gradients, size of rounding"
+OF_ROUNDING: tuple[ComparedQuantity, ...] = ("gradients, scale", "gradients, each rank's weight", OF_SIZE)
 DEVIATIONS = 4
 """Allowed number of standard deviations of averaged rounding errors. Normally distributed errors exceed 4 standard
 deviations in 6 of 100,000 cases.
@@ -106,8 +103,24 @@ def deviations(
         found.append(Deviation("gradients, each rank's weight", weight, allowed))
     if sent.coarse:
         size = math.sqrt(total["ee"] / whole)
-        found.append(Deviation("gradients, size of rounding", size, sent.floor + bias + deviation * shares))
+        found.append(Deviation(OF_SIZE, size, sent.floor + bias + deviation * shares))
     return found
+
+
+def roundoff_of(sent: Sent, error: float, exact: torch.Tensor, squares: torch.Tensor) -> float:
+    """Return the unit roundoff of roundings whose errors are as large as `error`, relative to the average.
+
+    Args:
+        sent: the rounding that the strategy states, of which only the number of ranks and the floor are used.
+        error: the relative error of a parameter's average.
+        exact: the exact average of the parameter's gradient.
+        squares: the mean over ranks of its squared gradients.
+    """
+    whole = float((real(exact) ** 2).sum())
+    if not whole:
+        return math.inf
+    shares = math.sqrt(float(squares.sum()) / whole)
+    return max(error - sent.floor, 0.0) / (LARGEST_BIAS + math.sqrt(sent.ranks / 3) * shares)
 
 
 def real(tensor: torch.Tensor) -> torch.Tensor:
