@@ -45,6 +45,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--port", type=flags.number("--port", "PORT"), help="free port of the first node (default: 29501)"
     )
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="also describe each check that found nothing to do"
+    )
     flags.as_json(parser)
     parser.set_defaults(run=_run)
 
@@ -75,15 +78,19 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         from ddpbench.cli.console import Progressive
 
-        show(findings, Progressive(stderr=False))
+        show(findings, Progressive(stderr=False), verbose=arguments.verbose)
     return 0 if findings[-1].level == "ok" else 1
 
 
-def show(findings: Sequence[CheckResult], console: Console) -> None:
-    """Print the findings under their topics. The last finding is the verdict and is printed last."""
+def show(findings: Sequence[CheckResult], console: Console, *, verbose: bool = False) -> None:
+    """Print the verdict, which is the last finding, then the notes and problems under their topics.
+
+    Findings without anything to do are only named, unless `verbose`.
+    """
     from rich.text import Text
 
-    *listed, verdict = (_cleaned(finding) for finding in findings)
+    *every, verdict = (_cleaned(finding) for finding in findings)
+    listed = [finding for finding in every if verbose or finding.level != "ok"]
     unicode = console.encoding.lower().startswith("utf")
     marks, arrow = (_MARKS, "→") if unicode else (_PLAIN_MARKS, "->")
     words = {finding: f"{marks[finding.level]} {finding.level}" for finding in (*listed, verdict)}
@@ -91,12 +98,18 @@ def show(findings: Sequence[CheckResult], console: Console) -> None:
     subjects = [len(finding.subject) for finding in listed]
     subject_width = max((size for size in subjects if size <= _SUBJECT_WIDTH), default=0)
     indent = 2 + level_width + 2 + subject_width + 2
+    console.print(Text(verdict.found, style=f"bold {_STYLES[verdict.level]}"), soft_wrap=True)
+    counts = [
+        f"{count} {level}{'s' if count != 1 else ''}"
+        for level in ("problem", "note")
+        if (count := sum(finding.level == level for finding in every))
+    ]
+    console.print(Text(", ".join(counts) or "nothing to do"))
     topic = ""
     for finding in listed:
         if finding.topic != topic:
-            gap = "\n" if topic else ""
             topic = finding.topic
-            console.print(Text(f"{gap}{topic}", style="bold"))
+            console.print(Text(f"\n{topic}", style="bold"))
         style = _STYLES[finding.level]
         line = Text("  ").append(words[finding].ljust(level_width + 2), style=style)
         line.append(finding.subject.ljust(subject_width + 2))
@@ -109,13 +122,12 @@ def show(findings: Sequence[CheckResult], console: Console) -> None:
         for number, text in enumerate(_wrapped(finding.advice, console.width - indent - len(arrow) - 1)):
             lead = arrow if number == 0 else " " * len(arrow)
             console.print(Text(" " * indent).append(lead, style=style).append(f" {text}"), soft_wrap=True)
-    counts = [
-        f"{count} {level}{'s' if count != 1 else ''}"
-        for level in ("problem", "note")
-        if (count := sum(finding.level == level for finding in listed))
-    ]
-    console.print(Text(f"\n{', '.join(counts) or 'nothing to do'}"))
-    console.print(Text(verdict.found, style=f"bold {_STYLES[verdict.level]}"), soft_wrap=True)
+    if fine := [finding.subject for finding in every if finding not in listed]:
+        console.print()
+        for text in _wrapped(
+            f"ok: {', '.join(fine)} (ddpbench doctor --verbose describes them)", console.width
+        ):
+            console.print(Text(text), soft_wrap=True)
 
 
 def _cleaned(finding: CheckResult) -> CheckResult:

@@ -35,24 +35,32 @@ BAD = CheckResult(
 )
 
 
-def shown(width: int, encoding: str = "utf-8") -> str:
+def shown(width: int, encoding: str = "utf-8", *, verbose: bool = False) -> str:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding=encoding)
-    show([*FINDINGS, GOOD], Console(file=file, width=width, highlight=False))
+    show([*FINDINGS, GOOD], Console(file=file, width=width, highlight=False), verbose=verbose)
     file.flush()
     return raw.getvalue().decode(encoding)
 
 
+@pytest.mark.parametrize("verbose", [False, True])
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_it_fits_and_says_level_and_remedy_in_words(width: int) -> None:
-    lines = shown(width).splitlines()
-    assert max(map(len, lines[:-1])) <= width
+def test_it_fits_and_says_level_and_remedy_in_words(width: int, verbose: bool) -> None:
+    lines = shown(width, verbose=verbose).splitlines()
+    assert max(map(len, lines)) <= width
     assert all(line == line.rstrip() for line in lines)
-    assert lines[0] == "Software"
-    assert lines[1].split() == ["✓", "ok", "torch", "2.13.0"]
+    assert lines[:2] == ["Training can run here: cpu with gloo, 2 ranks", "1 problem, 2 notes"]
+    assert lines[3] == "Software"
     remedy = next(line for line in lines if "--shm-size" in line)
     assert remedy.strip() == "→ docker run --shm-size=8g"
-    assert lines[-2:] == ["1 problem, 2 notes", "Training can run here: cpu with gloo, 2 ranks"]
+    if verbose:
+        assert lines[4].split() == ["✓", "ok", "torch", "2.13.0"]
+        assert not any(line.startswith("ok: ") for line in lines)
+    else:
+        assert not any("2.13.0" in line for line in lines)
+        assert next(line for line in lines if line.startswith("ok: ")).startswith(
+            "ok: torch (ddpbench doctor"
+        )
 
 
 def test_a_long_subject_stands_alone() -> None:
@@ -81,7 +89,7 @@ def test_exit_code_and_output(
     assert run(["doctor", *arguments]) == code
     output = capsys.readouterr().out
     if not arguments:
-        assert output.splitlines()[-1] == verdict.found
+        assert output.splitlines()[0] == verdict.found
         return
     findings = json.loads(output)
     assert [entry["level"] for entry in findings] == ["ok", "problem", "note", "note", verdict.level]

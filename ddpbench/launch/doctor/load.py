@@ -93,8 +93,7 @@ def others(host: Host) -> Iterator[CheckResult]:
         yield note(
             "in use now",
             f"{found}{f': {users}' if users else ''}",
-            "wait for the other work or stop it, or give ddpbench other cores (taskset -c 2,3 ddpbench "
-            "...): launches during other work are flagged",
+            "wait for the other work or stop it, because launches during other work are flagged",
         )
     else:
         yield ok("in use now", found)

@@ -11,7 +11,9 @@ from ddpbench.launch.doctor.finding import CheckResult, note, ok, problem
 from ddpbench.launch.doctor.host import Host
 from ddpbench.launch.doctor.software import CHOOSE_A_BUILD
 from ddpbench.spec import Catalog, Devices, expand, parse_experiment
-from ddpbench.text_safety import toml_text
+from ddpbench.strategies import TABLE, load_strategy
+from ddpbench.strategies.frameworks.installed import missing
+from ddpbench.text_safety import command, toml_text
 
 _MPI_ASKED = 'backend = "mpi": '
 WORLD_SIZES = (1, 2, 4)
@@ -136,7 +138,20 @@ def strategies(host: Host) -> Iterator[CheckResult]:
     """Report for each kind of device which strategies can train on it."""
     for way in ways(host):
         reasons = {name: _why_no_model(host.catalog, way, name) for name in host.catalog.strategy_names()}
-        yield from _listed("strategies", way, reasons)
+        absent = [name for name in reasons if _lacks_framework(name)]
+        yield from _listed("strategies", way, {name: reasons[name] for name in reasons if name not in absent})
+        if absent and way.device == "cpu":
+            yield note(
+                "frameworks",
+                f"not installed, or too old: {', '.join(absent)}",
+                f"run {command('pip', 'install', 'ddpbench[frameworks]')} to measure them too",
+            )
+
+
+def _lacks_framework(strategy: str) -> bool:
+    """Return whether a strategy needs a framework that is not installed, or is too old."""
+    framework = load_strategy(strategy).framework if strategy in TABLE else ""
+    return bool(framework and missing(framework))
 
 
 def workloads(host: Host) -> Iterator[CheckResult]:
