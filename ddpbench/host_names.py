@@ -19,10 +19,13 @@ _INTERFACE = re.compile(r"[A-Za-z0-9._-]{1,15}")
 
 def why_no_host(text: str) -> str:
     """Return why no host has this name or address; empty if one can have it."""
-    address, scoped, interface = text.partition("%")
+    _, scoped, interface = text.partition("%")
     if scoped:
+        fits = _is_address(text) and _INTERFACE.fullmatch(interface)
         return (
-            "" if _is_address(address) and _INTERFACE.fullmatch(interface) else "% begins an interface's name"
+            ""
+            if fits
+            else "only an IPv6 address has a %, and then an interface's name of up to 15 characters"
         )
     if _is_address(text):
         return ""

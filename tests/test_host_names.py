@@ -21,6 +21,7 @@ NO_NAMES = (
     "a.b" * 90,
     "",
 )
+SCOPED = ("10.0.0.1%eth0", "node1%eth0", "fe80::1%", "fe80::1%a%b", "fe80::1%a/b")
 UNENCODABLE = ("n\0", "n\ud800", "n\udcff")
 LOOKS_UP = {
     "getaddrinfo",
@@ -66,6 +67,11 @@ def test_a_name_or_address_of_a_host_is_one(name: str) -> None:
 def test_what_is_no_address_of_another_host_is_refused(address: str) -> None:
     with pytest.raises(ValueError, match=r"address|interface"):
         checked_address(address)
+
+
+@pytest.mark.parametrize("address", SCOPED)
+def test_an_interface_is_named_behind_an_ipv6_address_alone(address: str) -> None:
+    assert "only an IPv6 address has a %" in why_no_host(address)
 
 
 def test_loopback_is_found_and_reached() -> None:
