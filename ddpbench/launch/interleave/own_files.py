@@ -192,6 +192,7 @@ def _module(side: Placed, name: str) -> Path | None:
             cwd=side.folder,
             capture_output=True,
             text=True,
+            errors="surrogateescape",
             timeout=_ASK_S,
             check=False,
         )
