@@ -170,10 +170,12 @@ def _mark(folder: int) -> None:
 def _make(path: Path) -> None:
     """Make the folder and any missing ones above it, with access for this user alone.
 
-    Unless `DDPBENCH_CACHE` is set, no folder is made in another user's, because HOME may still be theirs under sudo.
+    Unless `DDPBENCH_CACHE` is set, no folder is made inside another user's folder, because under sudo HOME may still be
+    the home of the user who called sudo.
 
     Raises:
-        OSError: it cannot be made, would be in another user's folder, or below a home directory that does not exist.
+        OSError: the folder cannot be made, or would be in another user's folder or in a home directory that does not
+        exist.
     """
     home = Path(os.path.expanduser("~"))  # noqa: PTH111  stays `~` if no home is known
     if path.is_relative_to(home) and not home.is_dir():
@@ -192,7 +194,7 @@ def _is_ours(found: os.stat_result, kind: int) -> bool:
 
 
 def fingerprint(found: os.stat_result) -> tuple[int, ...]:
-    """Return a file's status values, some of which change whenever the file does.
+    """Return values from a file's status; any change to the file changes at least one of them.
 
     Among them is `st_ctime_ns`, which users cannot set.
     """
@@ -200,10 +202,10 @@ def fingerprint(found: os.stat_result) -> tuple[int, ...]:
 
 
 def code_stamp() -> bytes:
-    """Return a digest of this package's code and of the versions of Python and the packages that compute and draw.
+    """Return a digest of this package's code, Python's version, and the versions of packages that affect results.
 
-    The digest is empty if caching is off, or if a part of this is unknown. It is also empty if this package's code has
-    changed since this process began, because the process may have imported the earlier code.
+    The digest is empty if caching is off, or if one of these cannot be determined. It is also empty if this package's
+    code has changed since this process began, because the process may have imported the earlier code.
     """
     if cache_folder() is None:
         return b""

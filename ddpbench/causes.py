@@ -45,7 +45,7 @@ def text_of(error: BaseException) -> str:
 def exception_words(error: BaseException) -> str:
     """Return one line with an exception's type and text, its `__cause__`, its notes, and `environments_part`.
 
-    A text longer than `LONGEST` loses sentences in its middle.
+    If the text is longer than `LONGEST`, sentences in its middle are left out.
     """
     text = text_of(error)
     words = _of_callback(text) or _named(type(error).__name__, meaningful(text))
@@ -63,7 +63,7 @@ _UNPICKLED = re.compile(r"Can't (?:pickle|get) local object|Can't pickle <functi
 
 
 def environments_part(error: BaseException) -> str:
-    """Return a clause `; ...` on what in the user's environment caused an exception; empty if nothing is known.
+    """Return a clause `; ...` that says what in the user's environment or code caused an exception; empty if unknown.
 
     Examples are a warning filter, a text encoding, code that calls `sys.exit`, and a limit on memory or processes.
     """
@@ -140,10 +140,10 @@ _OF_PROCESSES = re.compile(
 
 
 def limits_part(words: str) -> str:
-    """Return a clause `; ...` on the resource limit that an error message is due to; empty if it is due to none.
+    """Return a clause `; ...` that names the resource limit which caused an error message; empty if no limit did.
 
-    The limit is that on address space, if one is set and `words` say that memory ran out. Otherwise it is the limit on
-    processes, if `words` say that a process or thread could not be started.
+    If the message `words` says that memory ran out and a limit on address space is set, name that limit. Otherwise, if
+    it says that a process or thread could not be started, name the limit on processes.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY or not _OF_MEMORY.search(words):
@@ -154,7 +154,7 @@ def limits_part(words: str) -> str:
 
 
 def signals_part(name: str) -> str:
-    """Return a clause `; ...` on the environment variable that may be why a signal ended a rank; empty if none."""
+    """Return a clause `; ...` that names an environment variable which may have made a signal end a rank; or `""`."""
     if name == "SIGSEGV" and os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
         return "; TORCH_DISTRIBUTED_DEBUG=DETAIL in the environment may be why, DDP over gloo crashes so: unset it"
     return ""
@@ -223,7 +223,7 @@ def _of_callback(text: str) -> str:
 
 
 def _shortened(text: str) -> str:
-    """Return a text; if it is longer than `LONGEST`, only its first sentence and as many of its last as fit."""
+    """Shorten a text longer than `LONGEST` to its first sentence and as many of its last sentences as fit."""
     if len(text) <= LONGEST:
         return text
     first, *others = [_cut(part, LONGEST // 2) for part in _SENTENCE_END.split(text) if part.strip()]

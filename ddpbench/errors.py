@@ -6,12 +6,12 @@
     │   ├── OutputError           a run directory that cannot be written
     │   ├── WorkloadError         a user's own workload that does not work
     │   ├── StrategyError         a user's own strategy that does not work
-    │   ├── SideError             a side of a comparison that cannot begin
+    │   ├── SideError             one side of a comparison that cannot start
     │   ├── IdentityError         a run directory of a different machine, experiment or schema
     │   ├── UnreadableError       a file of a run directory that is unreadable or no regular file; also a RecordError
     │   ├── InUseError            cores, GPUs or a run directory that another command uses: exit code 3
     │   └── MachineError          what the request needs is not here (GPUs, a backend, torch)
-    │       └── FabricError       an emulated network that cannot be made here, or lacks the rates that were asked for
+    │       └── FabricError       an emulated network that cannot be made here or misses the requested rates
     ├── RecordError               a record that cannot be read
     └── LaunchError               ranks that could not be started or watched
         └── ServerGoneError       the fork server has ended, and its ranks with it
@@ -44,7 +44,7 @@ class DdpbenchError(Exception):
     """Anything this package reports to its user in a sentence, without a traceback."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy and pickle by the attributes, because a subclass's constructor may take arguments other than `args`."""
+        """Make copying and pickling use the attributes, because a subclass's constructor may not accept `args`."""
         return _restored, (type(self), self.args, self.__dict__)
 
     def reworded(self, message: str) -> Self:
@@ -97,7 +97,7 @@ class InUseError(RequestError):
 
 
 class WorkloadError(RequestError):
-    """A user's own workload that does not work; for several, the message has a line for each problem."""
+    """A user's own workload does not work; if there are several problems, the message has a line for each."""
 
 
 class StrategyError(RequestError):
@@ -109,7 +109,7 @@ class IdentityError(RequestError):
 
 
 class SideError(RequestError):
-    """A side of a comparison that cannot begin; `side` is `base` or `new`."""
+    """One side of a comparison cannot start; `side` is `base` or `new`."""
 
     def __init__(self, side: str, message: str) -> None:
         super().__init__(message)
@@ -121,7 +121,7 @@ class MachineError(RequestError):
 
 
 class FabricError(MachineError):
-    """An emulated network that cannot be made on this machine, or lacks the rates that were asked for."""
+    """An emulated network cannot be made on this machine, or does not reach the requested rates."""
 
 
 class RecordError(DdpbenchError):
@@ -148,9 +148,9 @@ MOST_LISTED = 12
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error message on an unknown name: a suggestion of the nearest name, then all names.
+    """Return the end of an error message about an unknown name: the nearest known name, then all known names.
 
-    If a name is near, a list of more than `MOST_LISTED` names is left out.
+    If a known name is near, all names are listed only if they are at most `MOST_LISTED`.
     """
     names = sorted(set(map(on_one_line, known)))
     guess = meant(name, names)

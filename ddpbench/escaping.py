@@ -49,7 +49,7 @@ def escape_markdown(text: str, *, cell: bool = False, brackets: bool = False) ->
 def _code_spans(text: str) -> Iterator[tuple[int, int]]:
     """Yield the start and end of each code span, from a run of backquotes to the next run of the same length.
 
-    Each run is looked at twice at most, because a text may be long and made to be slow to parse.
+    Each run is examined at most twice, because someone may have written a long text that would be slow to parse.
     """
     runs = [found.span() for found in re.finditer("`++", text)]
     left: dict[int, deque[int]] = {}
@@ -101,10 +101,10 @@ _NEXT_CELL = re.compile(r"""([;|\t\n][\s"]*+)('*+)""")
 def escape_csv(text: str) -> str:
     """Return a text for a CSV cell that no spreadsheet takes for a formula; `unescape_csv` reverses this.
 
-    A text gets an apostrophe in front if it begins with `=`, `+`, `-` or `@`, also after white space or quotes. So does
-    a text that begins with a tab, a line break or an apostrophe. Any `;`, `|`, tab or line break within the text starts
-    a cell in some spreadsheets, so a formula after one gets an apostrophe too. Don't pass numbers: they need no
-    escaping.
+    An apostrophe is put in front of a text that begins with `=`, `+`, `-` or `@`, even if white space or quotes come
+    first. The same is done if the text begins with a tab, a line break or an apostrophe. Some spreadsheets start a new
+    cell at any `;`, `|`, tab or line break within the text, so a formula that follows one also gets an apostrophe.
+    Don't pass numbers: they need no escaping.
     """
     plain = _NEXT_CELL.sub(_marked, clean(text))
     marked = plain.startswith((_TEXT_MARK, "\t", "\n")) or plain.lstrip('" \t\n').startswith(tuple(_FORMULA))
@@ -125,7 +125,7 @@ def _unmarked(cell: re.Match[str]) -> str:
 
 
 def _is_formula(cell: re.Match[str]) -> bool:
-    """Return whether a formula follows the start of a cell, as `_NEXT_CELL` matched it."""
+    """Return whether a formula follows the separator of cells that `_NEXT_CELL` matched."""
     return cell.string.startswith(tuple(_FORMULA), cell.end())
 
 

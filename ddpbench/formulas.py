@@ -37,7 +37,7 @@ def naive_ring_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
 
 
 def master_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
-    """Return the time of gathering on a master rank, which then sends to each: 2α + 2(n-1) S/B at its link."""
+    """Return the time of gathering on a master rank, which then sends the sum to each rank: 2α + 2(n-1) S/B."""
     return (2 * alpha if n > 1 else 0.0) + 2 * (n - 1) * size / rate
 
 
@@ -49,8 +49,8 @@ def tree_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
 def halving_doubling_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
     """Return the time of halving-doubling: 2 log2 p · α + 2(p-1)/p · S/B, with p the largest power of two up to n.
 
-    If n is not a power of two, it takes 2(α + S/B) more. The ranks beyond p first send their gradients to others, which
-    return the result at the end.
+    If n is not a power of two, it takes 2(α + S/B) more. The ranks beyond p first send their gradients to other ranks,
+    and get the result from these at the end.
     """
     p = power_of_two(n)
     folded = 2 * (alpha + size / rate) if p != n else 0.0
@@ -58,7 +58,7 @@ def halving_doubling_s(n: int, size: float, rate: float, alpha: float = 0.0) -> 
 
 
 def sharded_master_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
-    """Return the time if each rank is the server of one n-th of the parameters: 2α + 2(n-1)/n · S/B."""
+    """Return the time if each rank is the server of an n-th of the parameters: 2α + 2(n-1)/n · S/B."""
     return (2 * alpha if n > 1 else 0.0) + lower_bound_s(n, size, rate)
 
 

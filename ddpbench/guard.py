@@ -2,14 +2,15 @@
 
     controlling side -> guard -> fork server -> ranks -> their processes
 
-The controlling side is the process that starts launches. The guard sleeps until the controlling side or the fork
-server is gone, and then ends all processes beneath itself. The guard and the fork server adopt orphans
-(PR_SET_CHILD_SUBREAPER), so that a process which left its group, session or parent is still found, as a child.
-The fork server ends what is left once a launch's ranks are gone, and does the guard's work if the guard is killed.
-Ranks and their loader workers die with their parent (PR_SET_PDEATHSIG), however the parent ends. A rank that a launcher
-such as torchrun starts directly has its own guard; ranks of a slot are watched by their fork server.
+The controlling side is the process that starts launches. The guard sleeps until the controlling side or the fork server
+is gone, and then ends all processes beneath itself. The guard and the fork server adopt orphans
+(PR_SET_CHILD_SUBREAPER), so that a process which left its group, session or parent is still found, as a child. The fork
+server ends what is left once a launch's ranks are gone, and does the guard's work if the guard is killed. Ranks and
+their loader workers die with their parent (PR_SET_PDEATHSIG), however the parent ends. A rank that a launcher such as
+torchrun starts directly has its own guard.
 
-This module imports only the standard library, so the guard does without torch. Calls that the kernel lacks are skipped.
+This module imports only the standard library, so the guard needs no torch. System calls that the kernel does not have
+are skipped.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ def _prctl(option: int, value: int) -> None:
 def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL, *, message: str = "") -> None:
     """Ask the kernel to signal this process when its parent ends.
 
-    If the parent has ended already, print `message` and exit with code 1. The kernel takes the thread that forked for
-    the parent. A change of credentials may undo the request.
+    If the parent has ended already, print `message` and exit with code 1. For the kernel, the parent is the thread that
+    forked, so the signal also comes when only that thread ends. If this process changes its user or group, the kernel
+    may drop the request.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
@@ -160,9 +162,9 @@ def _reap() -> bool:
 class Traces:
     """Files and shared memory that a launch may leave behind.
 
-    `path` is the ranks' temporary folder, which is in the run directory if sockets can be made there. If the user has
-    set TMPDIR, perhaps because data are staged there, ranks use that folder. Then only the files of Python's
-    multiprocessing (the sockets of loader workers' servers) are in `path`.
+    `path` is the launch's own temporary folder, inside the run directory if sockets can be made there. Ranks use it
+    unless the user has set TMPDIR, perhaps because data are staged in that folder. Then `path` holds only the sockets
+    of Python's multiprocessing servers for loader workers.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -196,7 +198,7 @@ class Traces:
             yield f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def use(self) -> None:
-        """Make this process and those that it forks put their files where `clear` and `remove` find them."""
+        """Make this process, and all processes that it forks, put their files where `clear` and `remove` find them."""
         own: Any = process.current_process()
         own._config["semprefix"] = f"/{self._prefix}"
         setattr(shared_memory, "_SHM_NAME_PREFIX", f"/{self._prefix}_")  # noqa: B010 - it is not declared
@@ -234,7 +236,7 @@ class Traces:
                 folder.rmdir()
 
     def _now_at(self, path: Path) -> Path:
-        """Return the present path of something in the constructor's folder, which may have been moved since."""
+        """Return the current path of a file in the constructor's `folder`, which may have been moved since."""
         if self._parent is None or path.parent != self._cache.parent:
             return path
         try:
@@ -250,7 +252,7 @@ class Traces:
 
 
 def _holds_sockets(folder: str) -> bool:
-    """Return whether sockets can be made in a folder; its path may be too long, or its file system may forbid them."""
+    """Return whether sockets can be made in a folder. A long path or the file system may prevent that."""
     path = f"{folder}/listener-12345678"  # as long as the names that multiprocessing gives
     try:
         with socket.socket(socket.AF_UNIX) as trial:
@@ -356,15 +358,15 @@ def _end_all(traces: Traces, worker: int) -> None:
 
 
 def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
-    """Exit on SIGTERM with the code that shells use for it; the guard was killed, or asks this process to end."""
+    """Exit on SIGTERM, which comes if the guard was killed or asks this process to end. Use the exit code of shells."""
     raise SystemExit(128 + signal.SIGTERM)
 
 
 def _await(worker: int, connection: socket.socket, woken: int, asked: Iterable[int]) -> int:
     """Return the wait status of the worker once it has ended.
 
-    If the worker is to be ended, return earlier. The result is then 0 if `connection` was closed, or the number of a
-    signal in `asked` that this process got.
+    If the worker must be ended, return earlier. The result is then 0 if `connection` was closed, or the number of a
+    signal in `asked` that this process has received.
     """
     poll = select.poll()
     poll.register(connection, 0)  # reports only that it was closed
@@ -380,10 +382,10 @@ def _await(worker: int, connection: socket.socket, woken: int, asked: Iterable[i
 
 
 def _await_alone(worker: int, woken: int, asked: Iterable[int], parent: int | None) -> int:
-    """Return the wait status of the worker once it has ended, or the number of a signal after which it is to be ended.
+    """Wait for the worker to end and return its wait status, or return a signal's number if the worker must be ended.
 
-    The signal is one of `asked` that this process got, or SIGTERM if `parent` is given and has ended. The parent is
-    polled because the kernel signals the death of the thread that forked, and a launcher may have many threads.
+    The signal is one of `asked` that this process has received, or SIGTERM if `parent` is given and has ended. The
+    parent is polled: the kernel would signal the end of the thread that forked, and a launcher may have many threads.
     """
     while parent is None or os.getppid() == parent:
         if select.select([woken], [], [], _LOOK_S)[0] and (

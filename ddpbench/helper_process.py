@@ -1,7 +1,7 @@
 """Helper processes that work in parallel with this one, for example on a large run's report.
 
-This module, run as `python -m ddpbench.helper_process MODULE ...`, is such a process. It imports the modules while it
-has no question to answer. A question is a pair of a function and its argument. Questions and answers are pickled.
+This module, run as `python -m ddpbench.helper_process MODULE ...`, is such a process. It imports the given modules
+while it waits for a question. A question is a pair of a function and its argument. Questions and answers are pickled.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ CODE_FIRST = "DDPBENCH_CODE_FIRST"
 def child_environment(*more: str) -> dict[str, str]:
     """Return the environment for a child that runs a module of this package, from any working directory.
 
-    PYTHONPATH has the folders of `CODE_FIRST`, the folder that this package is in, what the user has set, then `more`.
-    If this package is installed, its folder is left out, because all other installed packages are there too. Start the
-    child with `python -P`, which leaves out the working directory, where a different ddpbench may be.
+    PYTHONPATH has the folders of `CODE_FIRST`, the folder that this package is in, the user's own PYTHONPATH, then
+    `more`. The second is left out if this package is installed, because all other installed packages are in the same
+    folder. Start the child with `python -P`, which leaves out the working directory, where a different ddpbench may be.
     """
     given = os.environ.get("PYTHONPATH", "")
     first = os.environ.get(CODE_FIRST, "")
@@ -99,7 +99,7 @@ class Helper(AbstractContextManager["Helper"]):
 
 
 class Others(AbstractContextManager["Others"]):
-    """The helper processes of this one, perhaps none. They end with the `with` block."""
+    """The helper processes of this process, if any. They end with the `with` block."""
 
     def __init__(self, *processes: Helper) -> None:
         self.processes = processes
@@ -132,7 +132,7 @@ class Dealt(Generic[_Question, _Answer]):
     def __init__(
         self, work: Callable[[_Question], _Answer], questions: Sequence[_Question], others: Others
     ) -> None:
-        """Start the helpers on the first questions, the arguments of `work`. This process takes part in `answers`."""
+        """Start the helpers on the first questions, which are arguments for `work`. This process joins in `answers`."""
         self._work = work
         self._questions = questions
         self._left = iter(range(len(questions)))
@@ -192,7 +192,7 @@ def for_report(cases: int) -> Others:
 
 
 def start_others(*modules: str) -> Others:
-    """Start a helper for each core but this process's, up to `_MOST_HELPERS`, and have it import `modules`."""
+    """Start a helper for each core but one, up to `_MOST_HELPERS` helpers, and have each of them import `modules`."""
     started: list[Helper] = []
     with suppress(OSError):  # if the system allows no more processes, use those that have started
         while len(started) < min(further_cores(), _MOST_HELPERS):
@@ -201,7 +201,7 @@ def start_others(*modules: str) -> Others:
 
 
 def further_cores() -> int:
-    """Return the number of cores in addition to this process's."""
+    """Return the number of cores that helpers can use, which leaves one core for this process."""
     return granted_cores() - 1
 
 

@@ -1,4 +1,4 @@
-"""Names of hosts: which texts can be one, and how a name is resolved.
+"""Host names: which texts are valid as one, and how a name is resolved.
 
 Python encodes a name with IDNA before it asks the C library, and raises UnicodeError for one with an empty part or a
 part of more than 63 characters. torch and gloo ask the C library for the name as it is, and so do the functions here.
@@ -41,10 +41,10 @@ def why_no_host(text: str) -> str:
 
 
 def checked_address(text: str) -> str:
-    """Return an IP address from another host as it is.
+    """Return `text` unchanged after checking that it is an IP address; another host sent it.
 
     Raises:
-        ValueError: it is not one, or the interface behind its % has a name that no interface has.
+        ValueError: it is not an IP address, or no interface can have the name that follows its `%`.
     """
     ipaddress.ip_address(text)
     if why := why_no_host(text):
@@ -78,7 +78,7 @@ def resolve(
 def connect(
     host: str, port: int, timeout_s: float | None = None, source: tuple[str, int] | None = None
 ) -> socket.socket:
-    """Return a TCP connection to a host, made within `timeout_s` seconds per address, if given.
+    """Return a TCP connection to a host. If `timeout_s` is given, wait at most that many seconds for each address.
 
     `source` is the address and port to connect from.
 

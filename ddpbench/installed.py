@@ -1,8 +1,8 @@
-"""Find classes and functions that installed packages register by entry points, or ddpbench's features by themselves.
+"""Find classes and functions that installed packages register as entry points, and functions of ddpbench's features.
 
 An entry point gives a name to an import path, such as `topk = "package.module:TopK"` in the group
-`ddpbench.strategies`. Names that ddpbench itself lacks are looked up among the entry points, without any import.
-Commands and report sections are functions, which are imported when they are called.
+`ddpbench.strategies`. A name that ddpbench itself does not have is looked up among the entry points, without any
+import. Commands and report sections are functions, which are imported when they are called.
 
 Features ship with ddpbench, each in a folder in `ddpbench/features/`, and register functions in a similar way. If a
 feature's folder is missing, ddpbench works without that feature.
@@ -80,7 +80,7 @@ def _shipped() -> tuple[Registered, ...]:
 
 
 def with_features(kind: str, core: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-    """Return the functions of a kind by name, with those of features inserted into the core's order."""
+    """Return the functions of a kind by name: those in `core`, with the features' functions inserted in order."""
     shipped = [one for one in _shipped() if one.kind == kind]
     functions_by_name: dict[str, Callable[..., Any]] = {}
     for name, function in core.items():
@@ -181,15 +181,15 @@ def package_of(point: EntryPoint) -> str:
 
 
 def packages_with(kind: str, name: str) -> str:
-    """Return words for the packages that have registered a name, such as `the package ddp-topk`."""
+    """Return a phrase that names the packages that have registered a name, such as `the package ddp-topk`."""
     packages = sorted({package_of(point) for point in _registered(kind) if point.name == name})
     return f"the {'package' if len(packages) == 1 else 'packages'} {' and '.join(packages)}"
 
 
 def listed(kind: str, shipped: Iterable[str]) -> dict[str, str]:
-    """Return the names that packages have registered for a kind, except `shipped` ones, with words on the packages.
+    """Map each name that packages have registered for a kind, except `shipped` names, to `of the package ...`.
 
-    If a name stands for several classes, the words name all their packages and say that the name is refused.
+    If a name stands for several classes, the phrase names all of their packages and says that the name is ambiguous.
     """
     taken = {*shipped}
     paths_by_name: dict[str, dict[str, str]] = {}
@@ -199,7 +199,7 @@ def listed(kind: str, shipped: Iterable[str]) -> dict[str, str]:
 
 
 def _of_packages(paths: Mapping[str, str]) -> str:
-    """Return words on the packages that have registered a name; `paths` maps each import path to its package."""
+    """Return a phrase that names the packages in `paths`, which maps each import path of one name to its package."""
     if len(paths) == 1:
         return f"of the package {next(iter(paths.values()))}"
     packages = " and ".join(dict.fromkeys(sorted(paths.values())))

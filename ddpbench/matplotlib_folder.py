@@ -52,8 +52,8 @@ def _is_of_use(record: logging.LogRecord) -> bool:
 def _writable(variable: str, in_home: str) -> bool:
     """Return whether matplotlib's folder can be written to; make the folder, as matplotlib would, if it is missing.
 
-    The folder is in the one that the environment's `variable` names, or else in `in_home` of the home directory. If the
-    home directory does not exist, it is not made.
+    The folder is `matplotlib` inside the folder that the environment variable `variable` names. Without that variable,
+    it is inside the folder `in_home` of the home directory, which is never made.
     """
     try:
         if not os.environ.get(variable) and not Path.home().is_dir():
@@ -98,7 +98,7 @@ class _Finder(MetaPathFinder):
 
 @contextmanager
 def _without_backend() -> Iterator[str]:
-    """Yield MPLBACKEND's value, and unset it meanwhile, because matplotlib fails if it doesn't have that backend."""
+    """Unset MPLBACKEND while the context is open, because matplotlib refuses an unknown backend; yield its value."""
     backend = os.environ.pop("MPLBACKEND", "")
     try:
         yield backend
@@ -109,7 +109,7 @@ def _without_backend() -> Iterator[str]:
 
 @contextmanager
 def _without_settings() -> Iterator[None]:
-    """Change to the root folder meanwhile if the working directory has a file of matplotlib's settings."""
+    """Work in the root folder while the context is open, if the working directory has a matplotlibrc file."""
     if not os.path.lexists(_SETTINGS):
         yield
         return

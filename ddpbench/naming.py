@@ -68,7 +68,7 @@ class Namer:
         self._labelled = _Labelled(self._cases, self._called)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle an empty object, because each row of a page has a `Namer`, and figures get names as text."""
+        """Pickle an empty object: each row of a page has a `Namer`, but figures get their names as text."""
         return object.__new__, (type(self),)
 
     def of(self, cases: Iterable[Case]) -> Namer:
@@ -113,7 +113,7 @@ class Namer:
         return _bracketed(self.spoken_strategy(case), [*self.details(case, of, layouts=layouts), *more])
 
     def details(self, case: Case, of: Iterable[str] = EVERY, *, layouts: bool = True) -> list[str]:
-        """Return words for a case's values of the fields `of`, where these distinguish it from others of its strategy.
+        """Describe in words those fields in `of` that distinguish a case from other cases of its strategy.
 
         The others may have different numbers of ranks.
 
@@ -124,7 +124,7 @@ class Namer:
         return [*words, *([layout_of(case)] if layouts and alike.several_layouts(case.world_size) else [])]
 
     def apart(self, case: Case, of: Iterable[str] = EVERY) -> list[str]:
-        """Return words for a case's values of those fields in `of` in which the named cases differ.
+        """Describe a case's values of those fields in `of` in which the named cases differ.
 
         An option of a workload or strategy is included if cases of that workload or strategy differ in it. If workloads
         differ, the other fields are compared only within each workload, because many of them depend on the workload.
@@ -137,15 +137,15 @@ class Namer:
         return [word for word in first[1:] if others and all(word in other[1:] for other in others)]
 
     def strategy(self, case: Case) -> str:
-        """Return a case's strategy as figures and tables name it; DDP is named as a ring if others are not rings."""
+        """Return a case's strategy as named in figures and tables; DDP is `ring (DDP)` next to other algorithms."""
         return self._called.strategy(case, traits_of(case).display)
 
     def spoken_strategy(self, case: Case) -> str:
-        """Return a case's strategy as a sentence names it; DDP is named as a ring if others are not rings."""
+        """Return a case's strategy as named in sentences; DDP is `ring (DDP)` next to other algorithms."""
         return self._called.strategy(case, traits_of(case).spoken)
 
     def workload(self, case: Case) -> str:
-        """Return a case's workload; a user's own is named by its class, a replay by its profile, if that is unique."""
+        """Return the name of a case's workload, shortened to a user's class or a replay's profile if that is unique."""
         return self._called.workload(case)
 
     def _among(self, case: Case) -> Namer:
@@ -168,7 +168,7 @@ class Namer:
 
 
 class _Called:
-    """Names strategies and workloads so that they are distinct among some cases."""
+    """Gives strategies and workloads names that are distinct within a set of cases."""
 
     def __init__(self, cases: Collection[Case]) -> None:
         self._cases = cases
@@ -226,7 +226,7 @@ class _Labelled:
 
 
 class _Group:
-    """Cases to distinguish from each other, with words for the settings in which they differ."""
+    """A group of cases; finds words for the settings in which these cases differ."""
 
     def __init__(self, cases: Iterable[Case], called: _Called) -> None:
         self._cases = tuple(cases)
@@ -240,7 +240,7 @@ class _Group:
         )
 
     def words(self, case: Case, of: Iterable[str]) -> list[str]:
-        """Return words, each once, for a case's values of those fields in `of` in which the group's cases differ."""
+        """Describe a case's values of those fields in `of` in which the group's cases differ; return each word once."""
         names = tuple(of)
         if names not in self._told:
             self._told[names] = self._telling(names)
@@ -259,7 +259,7 @@ class _Group:
         return lambda case: [self._called.workload(case), *within[case.workload](case)]
 
     def _plainly(self, members: Sequence[Case], names: Sequence[str]) -> _Words:
-        """Return a function from a case to its words for these fields, without layouts if ranks imply them."""
+        """Return a function from a case to its words for these fields; layouts are left out if ranks determine them."""
         if "world_size" in names and len({case.world_size for case in members}) == len(
             {(case.world_size, case.nodes, case.ranks_per_node) for case in members}
         ):
@@ -282,12 +282,12 @@ class _Group:
 
 
 def curve_key(case: Case, among: Collection[Case], *, more: Iterable[str] = ()) -> str:
-    """Return the name in data of a case's curve: its strategy as in sentences, its variant, and `more` words."""
+    """Return the name of a case's curve in data: its strategy as in sentences, its variant, and `more` words."""
     return " ".join([Namer(among).spoken_strategy(case), *_variant_words(case, among), *more])
 
 
 def _key_words(cases: Sequence[Case]) -> Iterator[tuple[Case, list[str]]]:
-    """Yield each case with the words that follow the label in its key. All of the cases have the same label.
+    """Yield each case with the words that follow the label in its key. All given cases have the same label.
 
     Settings are compared only between cases of one workload.
     """
@@ -306,7 +306,7 @@ def _key_words(cases: Sequence[Case]) -> Iterator[tuple[Case, list[str]]]:
 
 
 def _key_settings(case: Case) -> dict[tuple[str, str], Any]:
-    """Return a case's settings that are not in its label, by field of `OPTIONS` (empty for other settings) and name."""
+    """Return a case's settings that are not in its label, by (field, name)."""
     options = ("workload_options_json", "options_json", "env_json")
     settings = {(name, key): value for name in options for key, value in OPTIONS[name](case).items()}
     return settings | {("", name): getattr(case, name) for name in EVERY if name not in _IN_LABEL}
@@ -331,7 +331,7 @@ def _assigned(name: str, value: Any) -> str:
 
 
 def _variant_words(case: Case, among: Iterable[Case]) -> list[str]:
-    """Return words, in the form of curves' keys, for what distinguishes a case from others of its strategy."""
+    """Return the settings that distinguish a case from others of its strategy, worded as in `curve_key`."""
     same = [other for other in among if other.strategy == case.strategy]
     words: list[str] = []
     for name in differing(same, VARIANT):
@@ -349,7 +349,7 @@ def _variant_words(case: Case, among: Iterable[Case]) -> list[str]:
 
 
 def columns(cases: Sequence[Case], of: Iterable[str] = EVERY) -> list[Setting]:
-    """Return a column for each of these fields in which the cases differ; for options, one for each key."""
+    """Return one column for each of these fields in which the cases differ; for options, one column per key."""
     by_title: dict[str, Setting] = {}
     for name in differing(cases, of):
         if name in OPTIONS:
@@ -362,7 +362,7 @@ def columns(cases: Sequence[Case], of: Iterable[str] = EVERY) -> list[Setting]:
 
 
 def words_of(case: Case, of: Iterable[str]) -> list[str]:
-    """Return a case's words for these fields, without regard to other cases."""
+    """Describe a case's values of these fields in words, without regard to other cases."""
     return [word for name in of if (word := FACETS[name].word(case))]
 
 
@@ -377,17 +377,17 @@ def layout_of(case: Case) -> str:
 
 
 def on_nodes(case: Case) -> str:
-    """Return words for a case's number of nodes: `on 2 nodes`."""
+    """Return a phrase with a case's number of nodes: `on 2 nodes`."""
     return f"on {counted(case.nodes, 'node')}"
 
 
 def on_nodes_of(case: Case) -> str:
-    """Return words for a case's number of ranks per node: `on nodes of 4`."""
+    """Return a phrase with a case's number of ranks per node: `on nodes of 4`."""
     return f"on nodes of {case.ranks_per_node}"
 
 
 def _clashing(name: str, every: Iterable[Case]) -> set[str]:
-    """Return the words that stand for more than one value of a field among these cases."""
+    """Return the words by which several different values of a field would be called among these cases."""
     values: dict[str, set[str]] = {}
     for case in every:
         values.setdefault(FACETS[name].word(case), set()).add(getattr(case, name))
@@ -425,7 +425,7 @@ def _twice(names: Iterable[Hashable]) -> list[bool]:
 
 
 def _unique(names: Mapping[Case, list[str]], twice: Iterable[bool]) -> dict[Case, list[str]]:
-    """Return each case's words, with its id added where `twice` is true."""
+    """Return each case's words, and add the case's id where `twice` is true because the words are not unique."""
     return {
         case: [*words, *([case.case_id] if same else [])]
         for (case, words), same in zip(names.items(), twice, strict=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def is_planted(path: Path) -> bool:
-    """Return whether a path belongs to another user and is in a folder in which everybody can write, such as /tmp.
+    """Return whether another user owns a path in a folder in which everybody can write, such as /tmp.
 
     That user may have put it there for this user to find. Root's files never count as planted.
 
@@ -39,9 +39,9 @@ def is_planted_in(folder: int, owner: int) -> bool:
 def other_owner(folder: int) -> str:
     """Return the name of the user who owns an open folder; empty if that is this user.
 
-    It is also empty if root owns the folder and this user may write in it. Some file systems map users, such as a bind
-    mount or a file server, and show an owner other than the user who wrote. A new file, which nobody else sees, shows
-    how the file system names this user.
+    It is also empty if root owns the folder and this user may write in it. Some file systems, such as bind mounts or
+    file servers, change the user id that a file's owner is shown with. To find this user's id there, make a file that
+    nobody else sees and look at its owner.
     """
     owner = os.fstat(folder).st_uid
     if owner == os.geteuid() or (
@@ -57,7 +57,7 @@ def other_owner(folder: int) -> str:
 
 
 def shown_as(folder: int) -> int | None:
-    """Return the id of the owner that a file made by this user has in an open folder; None if none can be made."""
+    """Return the owner's user id that a new file of this user has in an open folder; None if no file can be made."""
     import tempfile
 
     try:
@@ -68,7 +68,7 @@ def shown_as(folder: int) -> int | None:
 
 
 def exchangeable_above(path: Path) -> Path | None:
-    """Return the nearest folder above a path that another user owns and in which everybody can replace entries.
+    """Return the nearest folder above a path in which everybody can replace entries and that another user owns.
 
     Raises:
         OSError: a folder cannot be reached.
@@ -97,7 +97,7 @@ def _lets_rename(folder: Path) -> bool:
 def is_decoy(word: str) -> bool:
     """Return whether a word is also the name of a path that another user planted in the working directory.
 
-    Call this for words that may mean something other than a path; to mean the path, users write `./NAME`.
+    Call this for a word that may be a path or something else, such as a name. For the path, users can write `./NAME`.
     """
     if word != Path(word).name or word == "..":
         return False

@@ -4,9 +4,10 @@
         ddp_benchmark(workload="train.py:Measured", strategy="ddp", world_size=2, bucket_cap_mb=25)
 
 Each round is a launch of fresh ranks. pytest-benchmark gets the launch's mean step time as if it had timed a round
-itself. Thus its table, --benchmark-autosave, --benchmark-compare and --benchmark-histogram work. The case's columns
-are in `extra_info`. `--ddpbench-gate 3% --ddpbench-baseline BASELINE` fails a test that is shown to be slower than its
-saved result, or than other code that is measured in alternation. Importing this file imports neither torch nor pandas.
+itself. So pytest-benchmark's table, --benchmark-autosave, --benchmark-compare and --benchmark-histogram work. The
+case's columns are in `extra_info`. `--ddpbench-gate 3% --ddpbench-baseline BASELINE` fails a test that is shown to be
+slower than its saved result, or than other code that is measured in alternation. Importing this file imports neither
+torch nor pandas.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class _Gate:
 
     @property
     def words(self) -> str:
-        """Return words for what the gate compares."""
+        """Return a phrase that says what the gate compares, such as `against NAME`."""
         if self.in_turn is not None:
             base, new = self.in_turn
             return f"{base.words} against {new.words}, interleaved"
@@ -216,7 +217,7 @@ def _stash(config: pytest.Config) -> pytest.Stash:
 
 
 def _too_old() -> str:
-    """Return a clause on why this plugin cannot measure with the present pytest; empty if it can."""
+    """Return a clause that says why this plugin cannot measure with the installed pytest; empty if it can."""
     if _Key is not object:
         return ""
     return (
@@ -226,7 +227,7 @@ def _too_old() -> str:
 
 
 class MeasuredTimer:
-    """A timer for pytest-benchmark whose time moves only by calls of `advance`."""
+    """A timer for pytest-benchmark whose time advances only when `advance` is called."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -240,10 +241,10 @@ class MeasuredTimer:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Make --benchmark-only and --benchmark-skip of pytest-benchmark treat a test of `ddp_benchmark` as a benchmark.
+    """Make pytest-benchmark's --benchmark-only and --benchmark-skip count a test with `ddp_benchmark` as a benchmark.
 
-    pytest-benchmark looks for the name of its fixture, so this adds the name. It comes last, because `ddp_benchmark`
-    must set that fixture's timer first.
+    pytest-benchmark looks for the name of its own fixture, so add that name to the test's fixtures. Add it at the end,
+    because `ddp_benchmark` must set that fixture's timer first.
     """
     names = list(getattr(item, "fixturenames", ()))
     if _too_old() or not _has_pytest_benchmark(item.config) or "ddp_benchmark" not in names:
@@ -275,7 +276,7 @@ def _bench(config: pytest.Config) -> _Bench:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """End the fork servers, and remove the measurements."""
+    """End the fork servers, and remove the folder with the measurements."""
     stack = _stash(config).get(_STACK, None)
     if stack is not None:
         stack.close()
@@ -290,7 +291,7 @@ def _fail(message: str) -> NoReturn:
 
 @pytest.fixture
 def ddp_benchmark(request: pytest.FixtureRequest) -> DdpBenchmark:
-    """Return a callable that measures a training step with settings of an experiment's `[base]`; see `DdpBenchmark`."""
+    """Return a callable that measures a training step; its arguments are settings of `[base]` (see `DdpBenchmark`)."""
     if _too_old():
         _fail(f"ddp_benchmark {_too_old()}")
     if not _has_pytest_benchmark(request.config):
@@ -505,7 +506,7 @@ class DdpBenchmark:
 
     @property
     def _alpha(self) -> float:
-        """Return the error probability of each test's verdict with which all verdicts together have 95 % confidence."""
+        """Return the error probability for each test's verdict, so that all verdicts together have 95 % confidence."""
         from ddpbench.analysis.statistics.stats import ALPHA
 
         items = self._request.session.items
@@ -590,7 +591,7 @@ def _number(name: str, value: Any, *kinds: type) -> Any:
 
 
 def _with_files(settings: dict[str, Any], file_of: Callable[[str, str], str]) -> dict[str, Any]:
-    """Return the settings with `file_of(setting, name)` in place of each name that may be that of a user's file.
+    """Replace each name that may refer to a user's file by `file_of(setting, name)`, and return the settings.
 
     The names are also replaced where they are keys of `options`.
     """
@@ -612,9 +613,10 @@ def _with_files(settings: dict[str, Any], file_of: Callable[[str, str], str]) ->
 
 
 def _within(settings: dict[str, Any], root: Path) -> dict[str, Any]:
-    """Return the settings with paths of users' files relative to `root`, which differs between the two codes.
+    """Return the settings with users' files as paths relative to `root`, the folder of the code under test.
 
-    A file outside of `root` gets its absolute path, by which the comparison refuses it.
+    The two versions of the code are in different folders. A file outside of `root` gets an absolute path, which the
+    comparison refuses.
     """
     from ddpbench.launch.own_workloads import file_in, with_file
 
@@ -628,7 +630,7 @@ def _within(settings: dict[str, Any], root: Path) -> dict[str, Any]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read what the gate compares with; refuse options that need a gate, and a gate that could not measure."""
+    """Set up the gate if one is asked for; refuse its options without a gate, and a gate that could not measure."""
     if hasattr(config, "workerinput"):
         return
     if not _too_old():

@@ -1,4 +1,4 @@
-"""Remove folders, but only what is this user's or was made by this process.
+"""Remove folders, but only if this user owns them or this process made them.
 
 A name alone proves neither. In a shared folder, another user can give a folder any name, and can move a folder of this
 user's there. So each folder is opened, never through a link, its owner is checked, and its contents are removed through
@@ -55,8 +55,8 @@ def make_folder(name: str, folder: int, mode: int = 0o777) -> int:
     """Make a subfolder of an open folder, and return its descriptor after checking that it is the new subfolder.
 
     A user who can rename entries of the open folder could have replaced the new one, even by a different folder of this
-    user's. A replacement is left as it is. It is recognised because it is at least 5 s older than this call on the
-    disk's clock, is not empty, or is another user's.
+    user's. A replacement is left as it is. It is recognised by any of these: it is at least 5 s older than this call on
+    the disk's clock, it is not empty, or another user owns it.
 
     Raises:
         FileExistsError: something has the name already.
@@ -122,8 +122,9 @@ def remove_tree(path: Path, *, made: Identity | None = None, private: bool = Fal
     """Remove a folder of this user's with its contents, as far as possible; return whether the path is free now.
 
     Other users' folders and files are left, and reported. If `made` is given, only the folder with that identity is
-    removed. Give `private` for a folder that another process has made where everybody can write. Then it is left if
-    others may write in it, because they could have moved a different folder of this user's there.
+    removed. Pass `private` for a folder that another process has made in a place where everybody can write. Such a
+    folder is left if other users may write in it, because they could have moved a different folder of this user's to
+    that path.
     """
     try:
         with _placed(path.parent) as parent:
@@ -135,7 +136,7 @@ def remove_tree(path: Path, *, made: Identity | None = None, private: bool = Fal
 
 
 def empty(folder: int, path: Path) -> None:
-    """Remove the contents of an open folder that this process has made; messages call the folder `path`."""
+    """Remove the contents of an open folder that this process has made; messages name the folder as `path`."""
     with contextlib.suppress(OSError), _listed(".", folder) as listed:
         _Removal(listed, path).empty(listed, path)
 
@@ -184,10 +185,10 @@ def is_own_folder(path: Path) -> bool:
 
 
 class _Removal:
-    """The removals of one call, with the user ids that count as this user's."""
+    """Does the removals of one call; stores the user ids that count as this user's."""
 
     def __init__(self, folder: int, path: Path) -> None:
-        """Take the `path` to remove, or its contents, and a `folder` on its disk, which is open to look up user ids."""
+        """Store the `path` that is to be removed or emptied, and an open `folder` on the same disk."""
         self._folder, self._path = folder, path
         self._owners = {os.geteuid()}
         self._looked = False
@@ -208,7 +209,7 @@ class _Removal:
         return True
 
     def empty(self, folder: int, path: Path, wanted: Callable[[str], bool] = lambda _: True) -> None:
-        """Remove the `wanted` contents of an open folder of this user's; messages call the folder `path`."""
+        """Remove the `wanted` contents of an open folder that this user owns; messages name the folder as `path`."""
         with os.scandir(folder) as listed:
             entries = [(one.name, one.is_dir(follow_symlinks=False)) for one in listed if wanted(one.name)]
         for name, is_folder in entries:
@@ -266,13 +267,13 @@ def _now(folder: int) -> int:
 
 @contextlib.contextmanager
 def _placed(path: Path) -> Iterator[int]:
-    """Yield a descriptor of a folder through which its entries can be opened, even if the folder cannot be listed."""
+    """Open a folder and yield its descriptor. Its entries can be opened through that, even if it cannot be listed."""
     yield from _closed(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
 @contextlib.contextmanager
 def _listed(name: str, folder: int) -> Iterator[int]:
-    """Yield a descriptor of a subfolder of an open folder that can list the subfolder's entries."""
+    """Open a subfolder of an open folder and yield its descriptor, through which the subfolder can be listed."""
     yield from _closed(
         os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     )

@@ -69,7 +69,7 @@ def unprintable(text: str) -> str:
 
 
 def shortened(value: object) -> str:
-    """Return a value's `repr`, without its middle if it is long; for a huge integer, words on its number of digits."""
+    """Return a value's `repr`, without its middle if it is long; for a huge integer, only its number of digits."""
     if isinstance(value, int) and value.bit_length() > _BITS_SHOWN:
         return f"a whole number of about {round(value.bit_length() * math.log10(2)):,} digits"
     try:
@@ -93,7 +93,8 @@ def and_words(names: Iterable[str]) -> str:
 def whole_number(digits: str) -> int:
     """Return the integer with these decimal digits; for more than 400, some integer with about that many digits.
 
-    An integer that long is out of range in every use, and the time to convert it grows with the square of its length.
+    An integer of that length is out of range wherever this is used, and converting it takes time quadratic in the
+    length.
     """
     sign = -1 if digits.startswith("-") else 1
     bare = digits.lstrip("+-").replace("_", "")
@@ -108,7 +109,7 @@ def within(text: str, most: int = 3_000) -> str:
 
 
 def has_long_key(text: str) -> bool:
-    """Return whether TOML has a key of more than 64 parts, for which parsing takes memory that grows with their square.
+    """Return whether a TOML text has a key of more than 64 parts; parsing takes memory quadratic in their number.
 
     Keys in comments and strings don't count.
     """
@@ -118,7 +119,7 @@ def has_long_key(text: str) -> bool:
 
 
 def why_not_read(text: str) -> str:
-    """Return why an experiment's TOML is too large or nested to be parsed, as a clause; empty if it can be parsed."""
+    """Return a clause that says why an experiment's TOML is too large to parse; empty if it is not."""
     if len(text) > MOST_TOML_BYTES:
         return TOO_LARGE_TOML
     return (

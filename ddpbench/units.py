@@ -137,7 +137,7 @@ def decimals_borne(
     half-width gets one significant digit, and the value two or three. If it is smaller, the half-width gets two.
 
     The result is at most `most`. It is larger, up to 6, if an end of the interval would otherwise be rounded to one of
-    `nulls`, which are the values of no difference.
+    `nulls`, the values that mean "no difference".
     """
     if not value or not math.isfinite(value):
         return 0

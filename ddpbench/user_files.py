@@ -1,7 +1,7 @@
 """Recognise and import classes in users' own files, which are named by `train.py:Mine` or `package.module:Mine`.
 
-Commands that run an experiment import the files that it names: planning imports those of strategies, and ranks import
-all. Commands that read a run import none.
+Commands that run an experiment import the files that it names: planning imports the files of strategies, and ranks
+import all files. Commands that read a run's results import no user's file.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _surroundings_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def process_kept() -> Iterator[None]:
-    """Make `os._exit` raise SystemExit meanwhile, so that a message can name the user's code that ends the process.
+    """Make `os._exit` raise SystemExit while the context is open, so that a message can name the code that calls it.
 
     In processes that the code forks, and in other threads, `os._exit` works as usual.
     """
@@ -139,7 +139,7 @@ def file_of_thread(thread: threading.Thread) -> str:
 
 
 def sentence_of(error: ImportError) -> str:
-    """Return the message of an error of `load_class`, with the line of the user's file that raised it."""
+    """Return the message of an error that `load_class` raised, with the line of the user's file that caused it."""
     cause = error.__cause__
     return f"{error}{users_line(cause) if cause is not None else ''}"
 
@@ -200,7 +200,7 @@ def _shared(folder: Path) -> _SharedFolder:
 
 
 def shared_folders() -> str:
-    """Return the folders that are searched for modules although other users can write in them.
+    """Return the folders in which modules are searched for, although other users can write in these folders.
 
     The result is JSON for `search_shared_folders`.
     """
@@ -220,10 +220,10 @@ def search_shared_folders(folders: str) -> None:
 
 
 def _module_named(name: str) -> ModuleType:
-    """Import a module by its name, also from the working directory, which comes before Python's own modules.
+    """Import a module by its name. The working directory is searched before Python's own modules.
 
-    If others can write in the working directory, it comes after all other places, because another user may have put a
-    file of any name there.
+    If other users can write in the working directory, it is searched last, because they may have put files of any name
+    into it.
     """
     with contextlib.suppress(FileNotFoundError):  # the working directory has been removed
         here = Path.cwd()
@@ -249,8 +249,8 @@ def _search_working_directory(importer: str) -> None:
 def search_beside(folder: Path, importer: str) -> None:
     """Search a script's folder first for modules, as Python does, or last if everybody can write in it.
 
-    In the second case another user may have put a file there with the name of any module. Then the folder is searched
-    only for the module `importer` and the modules that it imports from there.
+    If everybody can write in it, another user may have put a file with the name of any module into it. Then the folder
+    is searched only for the module `importer` and for modules that it imports from this folder.
     """
     if _everybody_writes(folder):
         finder, name = _shared(folder), importer.partition(".")[0]
@@ -278,7 +278,7 @@ _AS_OF: dict[Path, tuple[int, int]] = {}
 def _module_of_file(name: str, *, first: bool) -> ModuleType:
     """Import a file as a module with the file's name, by which loader workers find the dataset's class again.
 
-    Unless `first`, the name gets a digest of the path if a different module has it.
+    Unless `first`, a digest of the path is appended to the module's name if a different module already has that name.
     """
     path = Path(name).resolve()
     path = path if path.is_file() else _FOUND.get(name, path)
