@@ -135,7 +135,7 @@ _SENTENCES: dict[MisplacedKind, tuple[str, str]] = {
 
 
 def left_out_sentences(left_out: Iterable[LeftOut], root: Path) -> list[str]:
-    """Return a sentence for each kind of misplaced files, with the number of files and the path of the first."""
+    """Describe the misplaced files: one sentence for each kind, with the number of files and the path of the first."""
     found = list(left_out)
     counts = Counter(one.kind for one in found)
     sentences = []

@@ -116,9 +116,9 @@ def unpack(run: RunDir) -> None:
 
 
 def outdated(run: RunDir) -> str:
-    """Return a sentence if `records.tar.xz` is damaged or lacks launches of `cases/`, with the command to renew it.
+    """Return a warning if `records.tar.xz` is damaged or lacks launches of `cases/`, with the command to renew it.
 
-    Empty if the archive is up to date, or if the archive or `cases/` is missing.
+    The text is empty if the archive is up to date, or if the archive or `cases/` is missing.
     """
     if not run.packed.exists() or not run.cases.exists():
         return ""
@@ -171,7 +171,7 @@ def _rename(source: Path, target: Path) -> None:
 
 @dataclass(slots=True)
 class DiskSpace:
-    """Disk space that files and their folders need, and the sum of the files' sizes, added up file by file; bytes."""
+    """Two totals over files, added up file by file: the disk space with their folders, and the files' sizes; bytes."""
 
     taken: int = 0
     size: int = 0
@@ -228,7 +228,7 @@ class _Content:
         """Yield the next `count` bytes of the content, in pieces.
 
         Raises:
-            EOFError: there are fewer.
+            EOFError: fewer bytes are left.
         """
         while count:
             found = self.piece(min(count, MIB))
@@ -251,8 +251,8 @@ class _Content:
 def _headers(content: _Content) -> Iterator[tarfile.TarInfo]:
     """Yield the headers of an archive's members. Before the next header, the caller must read the member's contents.
 
-    Only headers of one block are read, as `pack` writes them. Longer headers, which tarfile reads too, could take
-    minutes.
+    Every header must be a single block, as `pack` writes it. tarfile would also read longer headers, but this could
+    take minutes.
     """
     import tarfile
 
@@ -358,7 +358,7 @@ def _check_stamp(run: RunDir) -> None:
 
 
 def _stamp_now(run: RunDir) -> list[str]:
-    """Return a list of the archive's digest if `cases/` was unpacked from this archive; otherwise an empty list."""
+    """Return the archive's digest if `cases/` was unpacked from this archive; the list is empty otherwise."""
     with contextlib.suppress(FileNotFoundError, UnreadableError):
         digest = _digest(read_bytes(run.packed, MOST_BYTES))
         return [digest] if digest in _stamped(run.cases / _STAMP) else []
@@ -366,7 +366,7 @@ def _stamp_now(run: RunDir) -> list[str]:
 
 
 def _stamped(stamp: Path) -> list[str]:
-    """Return the digests in a stamp, which has two while the archive is being replaced, and otherwise one."""
+    """Return the digests in a stamp file: two while the archive is being replaced, and otherwise one."""
     return read_bytes(stamp, 1000).decode("ascii", "replace").split()
 
 

@@ -79,9 +79,9 @@ def check(model: type[_Model], path: Path, data: object) -> _Model:
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return words for the first problem and its field.
+    """Describe the first problem and its field in words.
 
-    If the field may have several types, the words state what each type requires.
+    If the field may have several types, the text states what each type requires.
     """
     problems = error.errors(include_url=False)
     where = _field(problems[0])

@@ -1,9 +1,9 @@
-"""Read and write files of a run directory safely: no link leads out of it, and no read blocks or is unbounded.
+"""Read and write files of a run directory safely: no link leads out of it, and every read is bounded.
 
-A run directory may come from a stranger. Only regular files of a limited size are read from it, and only regular
-files are written in it. Links are refused or replaced, regardless of their target. All writes in a run directory use
-this module. The module does not protect against someone who changes the directory meanwhile. `RunDir.held` does so
-for directories of this user.
+A run directory may come from a stranger. Only regular files of a limited size are read from it, and only regular files
+are written in it. Links are refused or replaced, regardless of their target. A read never waits, for example for data
+from a pipe. All writes in a run directory use this module. It does not protect against someone who changes the
+directory at the same time. `RunDir.held` gives this protection for directories that this user owns.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ def damaged(path: Path, what: str) -> IdentityError:
 
 
 def kind_of(mode: int) -> str:
-    """Return words for the kind of a file, from its mode, for example `a link` or `a folder`."""
+    """Describe the kind of a file in words, from its mode, for example `a link` or `a folder`."""
     return f"a {noun_of(mode)}"
 
 
 def noun_of(mode: int) -> str:
-    """Return a word for the kind of a file, from its mode: link, folder, pipe, socket, file or device."""
+    """Name the kind of a file in one word, from its mode: link, folder, pipe, socket, file or device."""
     kinds = (
         (stat.S_ISLNK, "link"),
         (stat.S_ISDIR, "folder"),
@@ -98,12 +98,12 @@ def open_file(path: Path, most: int | None) -> int:
 
 
 def check_default(folder: Path, advice: str) -> Path:
-    """Check that no other user has put a default folder into a shared working directory, and return the folder.
+    """Check that no other user has created this default folder in a shared working directory, and return the folder.
 
     The owner of such a folder could replace what this user writes there, and so run code as this user.
 
     Raises:
-        OutputError: another user has put the folder there; the message ends with `advice`.
+        OutputError: another user has created the folder; the message ends with `advice`.
     """
     try:
         planted = is_planted(folder)
@@ -214,11 +214,11 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Yield a new file, which is renamed to `path` when the body ends, or removed if the body fails.
 
     Several writers of one path each write their own file, and the last one to end wins. Each writer also removes files
-    that killed writers left in the folder at least a day ago. The age is the criterion because, on a shared disk, a
-    process id may be from a different host.
+    that killed writers left in the folder at least a day ago. The age decides, and not whether the writer's process
+    still exists, because on a shared disk that process may be on a different host.
 
     Raises:
-        OSError: the file cannot be written; the one at `path` is unchanged.
+        OSError: the file cannot be written; the file at `path` is then unchanged.
     """
     new = _unfinished(path.parent)
     try:

@@ -57,12 +57,13 @@ class HeldFolder:
             os.close(folder)
 
     def enter(self, path: Path, *, make: bool = False) -> None:
-        """Change this folder to the one at an absolute path, which may contain `..`. `make` creates missing folders.
+        """Make this object hold the folder at an absolute path, which may contain `..`. `make` creates missing folders.
 
         Raises:
-            OutputError: the path has a link that another user made in a folder such as /tmp, or in a folder of theirs.
-            OSError: a part is missing, is not a folder or cannot be reached; or links form a circle; or a folder that
-                was created has been replaced.
+            OutputError: the path goes through a link that another user created, in a shared folder such as /tmp or in
+                their own folder there.
+            OSError: a part of the path is missing, is not a folder or cannot be reached; the links form a loop; or a
+                folder that this call created was replaced.
         """
         if path.parts[:4] == _OPEN.parts and len(path.parts) > 4:  # open already, so don't read the link
             held = Path(*path.parts[:5])
@@ -122,7 +123,7 @@ class HeldFolder:
         """Return the target of a link in this folder; None if the name does not exist or is not a link.
 
         Raises:
-            OutputError: another user made the link in a folder such as /tmp, or in their folder within it.
+            OutputError: another user created the link, in a shared folder such as /tmp or in their own folder there.
             OSError: the link cannot be read.
         """
         try:
@@ -160,7 +161,7 @@ class HeldFolder:
 
     @contextlib.contextmanager
     def _named(self, name: str) -> Iterator[None]:
-        """Set the full path of a name in this folder as the file name of OSErrors that the body raises."""
+        """In OSErrors that the body raises, set the file name to the full path of `name` in this folder."""
         try:
             yield
         except OSError as error:
@@ -173,8 +174,9 @@ def held_folder(path: Path) -> Iterator[HeldFolder]:
     """Yield the folder at a path, which stays open until the body ends.
 
     Raises:
-        OutputError: the path has a link that another user made in a folder such as /tmp, or in their folder within it.
-        OSError: the folder is missing, is not a folder or cannot be reached; or links form a circle.
+        OutputError: the path goes through a link that another user created, in a shared folder such as /tmp or in their
+            own folder there.
+        OSError: the folder is missing, is not a folder or cannot be reached; or the links form a loop.
     """
     with contextlib.closing(HeldFolder()) as folder:
         folder.enter(path.absolute())
@@ -182,14 +184,14 @@ def held_folder(path: Path) -> Iterator[HeldFolder]:
 
 
 def check_links(path: Path) -> None:
-    """Check that a path has no link that another user made in a folder such as /tmp, or in their folder within it.
+    """Check that a path has no link that another user created in a shared folder such as /tmp or in their folder there.
 
     The kernel refuses such links too, unless `fs.protected_symlinks` is off, but only at the end of a path and in
     folders with the sticky bit. To write to the path, use `held_folder` or `new_folder` instead.
 
     Raises:
         OutputError: the path has such a link.
-        OSError: links form a circle, or a folder cannot be reached.
+        OSError: the links form a loop, or a folder cannot be reached.
     """
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), held_folder(path):
         pass
@@ -199,11 +201,11 @@ def check_links(path: Path) -> None:
 def new_folder(folder: Path) -> Iterator[Path]:
     """Create a folder and those above it, and yield a path that leads to the folder even if it is renamed.
 
-    Errors in the body name the folder by the given path. If the body fails, new folders are removed if they are
-    empty.
+    Errors in the body name the folder by the given path. If the body fails, new folders are removed if they are empty.
 
     Raises:
-        OutputError: the path has a link that another user made in a folder such as /tmp, or in their folder within it.
+        OutputError: the path goes through a link that another user created, in a shared folder such as /tmp or in their
+            own folder there.
         OSError: the folder cannot be created, or is not a folder.
     """
     with contextlib.closing(HeldFolder()) as held:
@@ -223,7 +225,8 @@ class MadeFolder:
         """Create the folder `name` in `parent`.
 
         Raises:
-            OSError: it cannot be created, for example because its name exists or it has been replaced.
+            OSError: the folder cannot be created, for example because the name is already used, or was replaced just
+                after the creation.
         """
         self._parent, self._name = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), name
         try:
@@ -252,7 +255,7 @@ class MadeFolder:
         """Rename the folder within its parent.
 
         Raises:
-            OutputError: something else had taken its name.
+            OutputError: another file or folder had replaced this folder under its old name, and was renamed instead.
             OSError: it cannot be renamed.
         """
         os.rename(self._name, name, src_dir_fd=self._parent, dst_dir_fd=self._parent)
@@ -264,7 +267,7 @@ class MadeFolder:
 
 @contextlib.contextmanager
 def errors_naming(itself: Path, path: Path) -> Iterator[None]:
-    """Replace `itself`, the path of an open folder, by `path`, which the user knows, in errors that the body raises."""
+    """In errors that the body raises, replace the path `itself` of an open folder by `path`, which the user knows."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The secret key by which the slots of a job recognize each other.
+"""The secret key by which the processes of a job (its slots, which each run one rank) recognize each other.
 
 The key is in a file of the run directory, or in the launcher's environment.
 """
@@ -37,10 +37,10 @@ def make_job_key(run: RunDir) -> None:
 
 
 def job_key(run: RunDir, env: Mapping[str, str]) -> tuple[bytes, str]:
-    """Return the digest of the job's key, and a clause on what is wrong if the key is missing or others can read it.
+    """Return the digest of the job's key, and a clause that says what is wrong with the key.
 
-    The digest is empty if the key is missing. The key in the environment variable DDPBENCH_KEY takes precedence over
-    that in the directory's file.
+    The clause is empty unless the key is missing or others can read it. The digest is empty if the key is missing. A
+    key in the environment variable DDPBENCH_KEY takes precedence over the key in the directory's file.
 
     Raises:
         RequestError: DDPBENCH_KEY is too short.

@@ -24,7 +24,7 @@ _Gpus = list[str] | None
 
 
 class _Identity(BaseModel, extra="allow", strict=True):
-    """The fields of a machine's identity that code computes with. All other fields are only compared and shown."""
+    """The fields of a machine's identity that code calculates with. All other fields are only compared and shown."""
 
     cpu: _Text | dict[str, _Text] = None
     cores: _Cores | dict[str, _Cores] = None
@@ -35,7 +35,7 @@ class _Identity(BaseModel, extra="allow", strict=True):
 
 
 class SlurmJob(BaseModel, extra="allow", strict=True):
-    """A Slurm job that worked in a run, with its allocation and its waiting time in the queue."""
+    """A Slurm job that ran part of a run, with its allocation and its waiting time in the queue."""
 
     job_id: str
     restarts: Annotated[int, Field(ge=0)] = 0

@@ -1,4 +1,4 @@
-"""Properties of transfer operations, such as how data flow between ranks, and whether an operation waits in a queue."""
+"""Properties of transfer operations, such as which ranks send to which, and whether an operation waits in a queue."""
 
 from __future__ import annotations
 
@@ -73,15 +73,15 @@ def operation_of(op: str) -> Operation | None:
 
 
 def flow_of(op: str) -> Flow:
-    """Return how an operation's data flow; `together` for an unknown operation."""
+    """Return the pattern in which an operation moves data between ranks; `together` for an unknown operation."""
     found = operation_of(op)
     return found.flow if found is not None else "together"
 
 
 def slots_of(op: str, backend: str) -> int | None:
-    """Return how many operations run at once in the queue in which the operation `op` waits.
+    """Return how many operations can run at once in the queue that `op` uses.
 
-    None if the operation has no queue, or if the number is unknown.
+    None if the operation has no queue, or if this number is unknown.
     """
     found = operation_of(op)
     if found is None or found.flow == "pair" or not found.queued:

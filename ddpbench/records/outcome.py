@@ -16,7 +16,7 @@ _Seconds = Annotated[float, Field(ge=0, lt=1e9)]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Noise:
-    """The machine's other activity during a launch. Fractions are of the time of the cores that ranks may use."""
+    """What else the machine did during a launch. Fractions are shares of the time of the cores that ranks may use."""
 
     steal_fraction: _Finite = 0.0
     """Fraction that the hypervisor gave to other guests."""
@@ -36,8 +36,8 @@ class Noise:
 class LaunchOutcome:
     """The outcome of a launch, which the controlling side writes when all ranks of the launch have ended.
 
-    `wall_s` is the time from the request to the last rank's end. `measured_s` is the part of this time in warm-up and
-    measured steps. `server_s` is the launch's share of its fork server's start-up, plus the time that the server
+    `wall_s` is the time from the request to the last rank's end. `measured_s` is the part of this time that warm-up and
+    measured steps took. `server_s` is the launch's share of its fork server's start-up, plus the time that the server
     spent on imports for this launch.
     """
 

@@ -203,7 +203,7 @@ def _has_become(target: _Target, mode: int) -> OutputError:
 
 
 def _run_read_from(file: Path) -> Path | None:
-    """Return the run directory that this file is read from as data; None if there is none."""
+    """Return the run directory that reads this file as its data; None if no run directory does."""
     for folder in file.parents:
         if file.relative_to(folder).parts[0] in _READ and any(
             _has(folder / mark, _MARKS[mark]) for mark in _MARKS
@@ -231,7 +231,7 @@ def _is_own_name(name: str) -> bool:
 
 
 def _has(mark: Path, key: str) -> bool:
-    """Return whether a JSON file has `key` and `schema_version`, which a file of another program does not have."""
+    """Return whether a JSON file has both `key` and `schema_version`; files of other programs do not have both."""
     try:
         data = parse_json(read_bytes(mark, MOST_PLAN))
     except (OSError, ValueError, UnreadableError):
@@ -241,12 +241,11 @@ def _has(mark: Path, key: str) -> bool:
 
 @contextlib.contextmanager
 def _target(path: Path) -> Iterator[_Target | int]:
-    """Yield the descriptor that a path such as /dev/fd/63 means. For other paths, yield the target of the path's links.
+    """Yield the open descriptor that a path such as /dev/fd/63 means; for other paths, the file to which links lead.
 
     Raises:
-        OutputError: the descriptor is not one that the shell has opened, or a link is another user's in a folder that
-            everybody can write to.
-        OSError: links form a circle, or a folder is missing or cannot be reached.
+        OutputError: the shell has not opened such a descriptor, or another user created a link in a shared folder.
+        OSError: the links form a loop, or a folder is missing or cannot be reached.
     """
     here = (
         path.absolute()

@@ -122,7 +122,7 @@ def launches_json(order: Iterable[tuple[int, str]]) -> list[dict[str, Any]]:
 
 
 def merged_json(runs: Iterable[MergedRun]) -> list[dict[str, Any]]:
-    """Return the runs that a run was merged from as a JSON list for `plan.json`."""
+    """Describe, as a JSON list for `plan.json`, the runs from which a run was merged."""
     return [{**asdict(run), "cases": sorted(run.cases)} for run in runs]
 
 
@@ -379,7 +379,7 @@ def _check_ids(run: RunDir, found: _Plan) -> None:
     """Check that a plan has each case once, and refers only to its own cases.
 
     Raises:
-        IdentityError: it has a case twice, or refers to a case that it lacks.
+        IdentityError: the plan has a case twice, or refers to a case that it lacks.
     """
     ids = [entry.case_id for entry in found.cases]
     known = frozenset(ids)
@@ -400,12 +400,12 @@ def _check_ids(run: RunDir, found: _Plan) -> None:
 
 
 def _check_names(run: RunDir, cases: Iterable[PlannedCase]) -> None:
-    """Check the number of different options, and of environment variables, of all cases together.
+    """Check that all cases together do not have too many different options or environment variables.
 
-    Each of them may become a column of a report, so the limit is that for one table of an experiment.
+    Each of these may become a column of a report. The limit is the one for a single table in an experiment's file.
 
     Raises:
-        IdentityError: there are more.
+        IdentityError: there are more than the limit.
     """
     options, of_workloads, variables = set[str](), set[str](), set[str]()
     for entry in cases:
@@ -444,7 +444,7 @@ def checked_case(raw: Mapping[str, Any]) -> Case:
 
 
 def _planned(run: RunDir, entry: _Entry, raw: Mapping[str, Any]) -> PlannedCase:
-    """Return the planned case of an entry. Its values come from `raw`, because 5 and 5.0 make different ids.
+    """Build the planned case from an entry. Its values come from `raw`, because 5 and 5.0 give the case different ids.
 
     Raises:
         IdentityError: the id is malformed or does not fit the contents, or the case's network is impossible.

@@ -50,7 +50,10 @@ class RankRecords:
 
     @property
     def attempt(self) -> int:
-        """Return the number of the attempt (start of the rank) that wrote the records; the last one if several did."""
+        """Return the number of the attempt (start of the rank) that wrote the records.
+
+        If several attempts wrote records, this is the last of them.
+        """
         return rank_of(self.path)[1]
 
 
@@ -201,7 +204,7 @@ def read_outcome(directory: LaunchDir) -> LaunchOutcome:
 
 
 def stray_rank(path: Path, outcome: LaunchOutcome | None) -> LeftOut | None:
-    """Return an entry for `left_out` if the file's name is not that of a rank of this launch; otherwise None."""
+    """Return an entry for `left_out` if the file's name does not match a rank of this launch; otherwise None."""
     if not rank_file(path.name):
         return LeftOut("rank", path, "it has no rank's name")
     ranks = len(outcome.exit_codes) if outcome is not None else 0

@@ -133,7 +133,7 @@ _MARK_TEXT = (
 
 @dataclass(slots=True)
 class Made:
-    """Tracks the entries that a command creates in a directory, so that only these are removed if the command fails."""
+    """Remembers which entries of a directory a command created, so that only these are removed if the command fails."""
 
     path: Path
     """The directory."""
@@ -161,7 +161,7 @@ class Made:
             write_atomically(self.path / MARK, _MARK_TEXT)
 
     def begin(self) -> None:
-        """Treat all entries that are now in the directory, except `_CREATED`, as created by others.
+        """Treat all entries that are now in the directory, except `_CREATED`, as entries that others created.
 
         Call this once the directory is locked.
         """
@@ -254,7 +254,7 @@ def _check_held(path: Path, folder: int) -> None:
 
 
 def _copy(path: Path) -> str:
-    """Return words that advise to copy a run directory and work on the copy, with the command."""
+    """Advise the user to copy a run directory and work on the copy, and give the command."""
     whole = path.resolve()
     return f"copy it, and give the copy: {command('cp', '-r', whole, f'{whole.name}-copy')}"
 
@@ -288,7 +288,10 @@ _CREATED = frozenset({MARK, ".lock", "cases"})
 
 
 def is_before_plan(name: str) -> bool:
-    """Return whether a sweep that is killed before it writes its plan may leave a file or folder with this name."""
+    """Return whether a sweep may create a file or folder with this name before it writes its plan.
+
+    A sweep that is killed before then leaves such entries.
+    """
     return (
         name in _BEFORE_PLAN or name.startswith(".tmp-") or (name.startswith(".") and name.endswith(".new"))
     )
@@ -316,7 +319,7 @@ def is_of_run(name: str) -> bool:
 
 
 def is_record(case_id: str, launch: str, name: str) -> bool:
-    """Return whether `cases/<case_id>/<launch>/<name>` is a record of a launch, which may have been set aside."""
+    """Return whether `cases/<case_id>/<launch>/<name>` is a record of a launch, even of one that was set aside."""
     folder = launch == "proof" or any(one.fullmatch(launch) for one in (_LAUNCH, _ASIDE))
     file = name in ("launch.json", "outcome.json") or (rank_file(name) and name.endswith(".jsonl"))
     return folder and file and CASE_ID.fullmatch(case_id) is not None
@@ -349,10 +352,10 @@ def _kind(entry: os.DirEntry[str]) -> int:
 def leading_elsewhere(
     folder: Path, is_folder: Callable[[str], object], is_file: Callable[[str], object]
 ) -> Iterator[tuple[Path, str]]:
-    """Yield entries of a folder whose names require a folder or a regular file, and which are something else.
+    """Yield the entries of a folder that are not of the kind (folder or regular file) that their names require.
 
-    Each path comes with words for what the entry is, such as `a link`. `is_folder` and `is_file` decide from a name
-    whether it requires a folder or a file.
+    Each path comes with a description of what the entry is instead, such as `a link`. `is_folder` and `is_file` decide
+    from a name whether it requires a folder or a file.
     """
     for name, kind in _entries(folder):
         wanted = stat.S_IFDIR if is_folder(name) else stat.S_IFREG if is_file(name) else None
@@ -361,7 +364,7 @@ def leading_elsewhere(
 
 
 def refuse(misplaced: Iterable[tuple[Path, str]]) -> None:
-    """Raise an error if `misplaced` has an entry. Each entry is a path and words for what is there.
+    """Raise an error if `misplaced` has an entry. Each entry is a path and a description such as `a link`.
 
     Raises:
         IdentityError: `misplaced` is not empty.
@@ -374,7 +377,7 @@ def refuse(misplaced: Iterable[tuple[Path, str]]) -> None:
 
 
 def _odd_in(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yield a folder's entries that are neither files nor folders, with words for what they are."""
+    """Yield the entries of a folder that are neither files nor folders, each with a description such as `a pipe`."""
     for name, kind in _entries(folder):
         if kind not in (stat.S_IFREG, stat.S_IFDIR):
             yield folder / name, kind_of(kind)
@@ -479,12 +482,12 @@ class RunDir:
 
     @property
     def fabrics(self) -> Path:
-        """Return the path of the file on the run's emulated networks, with the rates that their links reached."""
+        """Return the path of the file about the run's emulated networks, with the rates that their links reached."""
         return self.path / "fabric.json"
 
     @property
     def sessions(self) -> Path:
-        """Return the path of the file on the sweep's sessions, with the times of each and the reason why it stopped."""
+        """Return the path of the file that lists the sweep's sessions, with their times and why each one stopped."""
         return self.path / "sessions.json"
 
     @property
@@ -527,7 +530,7 @@ class RunDir:
 
     @property
     def job_key(self) -> Path:
-        """Return the path of the key by which the slots of a job recognize each other (`records/job_key.py`)."""
+        """Return the path of the key by which the processes of a job recognize each other (`records/job_key.py`)."""
         return self.path / "job.key"
 
     def case(self, case_id: str) -> Path:
@@ -604,8 +607,8 @@ class RunDir:
     def held(self, *, planned: bool = True) -> Iterator[RunDir]:
         """Keep the directory open for writing, and yield it with a path that leads to it even if it is renamed.
 
-        Thus a user who can rename the directory, or a folder above it, cannot divert what is written. Pass
-        `planned=False` for a directory that may lack a plan; then write only data that come from this directory.
+        Thus a user who can rename the directory, or a folder above it, cannot redirect the writes to another place.
+        Pass `planned=False` for a directory that may lack a plan; then write only data that come from this directory.
 
         Raises:
             OutputError: the directory is another user's, or cannot be reached.
@@ -631,7 +634,8 @@ class RunDir:
         """Check that no other user could replace the directory, and with it the code that a resumed sweep runs.
 
         Raises:
-            OutputError: it is another user's, or below another user's folder in which everybody can rename entries.
+            OutputError: the directory belongs to another user; or a folder above it does, and everybody can rename
+                entries there.
             OSError: it cannot be reached.
         """
         check_own(self.path)
@@ -714,8 +718,9 @@ class RunDir:
     def locked(self, holder: str = "a sweep", otherwise: str = "") -> Iterator[None]:
         """Lock the directory for one command. The kernel releases the lock however the command ends.
 
-        The lock's file is removed if this call has created it. Messages to users who must wait name the `holder`.
-        They also say `otherwise`, which is what this command's user can do instead of waiting.
+        The lock's file is removed if this call has created it. `holder` is how other commands' messages name this
+        command while it has the lock. If this command finds the directory locked, its error message advises to wait or
+        to do what `otherwise` says.
 
         Raises:
             InUseError: another process has the lock.
@@ -760,7 +765,7 @@ _MOST_HOLDER = 400
 
 
 def _locked_file(path: Path, instead: str) -> tuple[BinaryIO, bool]:
-    """Take a directory's lock, and return its open file and whether this call has created the file.
+    """Take a directory's lock. Return the open lock file, and whether this call created the file.
 
     Raises:
         InUseError: another process has the lock; the message contains `instead`.
@@ -805,7 +810,7 @@ def _note_holder(lock: int, words: str) -> None:
 
 
 def _held_by(lock: Path) -> str:
-    """Return words for the holder of a lock, from the lock's file if possible."""
+    """Describe the process that holds a lock, as its entry in the lock file says if possible."""
     try:
         words = read_bytes(lock, _MOST_HOLDER).decode("utf-8", "replace")
     except (OSError, UnreadableError):
@@ -814,9 +819,10 @@ def _held_by(lock: Path) -> str:
 
 
 def held_elsewhere(run: RunDir) -> str:
-    """Return words for another process on this machine that has locked a run directory; empty if no process has.
+    """Describe another process on this machine that has locked a run directory; empty if there is no such process.
 
-    The result is also empty if the process is this one or its ancestor, or if the kernel does not list its locks.
+    The result is also empty if the lock belongs to this process or its ancestor, or if the kernel does not list its
+    locks.
     """
     lock = run.path / ".lock"
     found = re.search(r"\(process (\d+) on (.+)\)$", words := _held_by(lock))
@@ -854,7 +860,7 @@ _ALLOW = "have its owner allow it, or choose another place"
 
 
 def _barred_folder(error: OSError) -> str:
-    """Return the first folder in an error's path that the user may not enter; empty if the error has another cause."""
+    """Return the first folder in an error's path that the user may not enter; empty if that is not the cause."""
     if error.errno != errno.EACCES or not isinstance(error.filename, str | os.PathLike):
         return ""
     path = Path(error.filename)
@@ -868,7 +874,7 @@ def _barred_folder(error: OSError) -> str:
 
 
 def explain_unreadable(error: OSError) -> str:
-    """Return words on the file or folder that the user may not read, with advice; empty for any other cause."""
+    """Say which file or folder the user may not read, with advice; empty if the error has a different cause."""
     if folder := _barred_folder(error):
         return f"{error.strerror}; you may not enter {folder}: {_ALLOW}"
     path = error.filename
@@ -917,7 +923,7 @@ def _is_here_gone() -> bool:
 
 
 def explain_read_error(error: OSError) -> str:
-    """Return words on why a file or folder cannot be read, with advice.
+    """Say in words why a file or folder cannot be read, with advice.
 
     Unlike `explain_os_error`, this does not advise to make it writable.
     """
@@ -929,7 +935,7 @@ def explain_read_error(error: OSError) -> str:
 
 
 def explain_os_error(error: OSError) -> str:
-    """Return words on why a file or folder cannot be written, with advice for the usual reasons."""
+    """Say in words why a file or folder cannot be written, with advice for the usual reasons."""
     reason = error.strerror or str(error)
     if folder := _barred_folder(error):
         return f"{reason}; you may not enter {folder}: {_ALLOW}"

@@ -115,10 +115,10 @@ class Met:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drift:
-    """Time of a fixed computation before or after the measured steps, in old records. It is no longer written.
+    """Time of a fixed computation before or after the measured steps. No longer recorded; old records have it.
 
-    In recorded runs, the change of this time during a launch did not correlate with the launch's deviation from
-    others. Time stolen by other guests of the host did correlate.
+    In recorded runs, the change of this time during a launch did not correlate with how far the launch deviated from
+    others. The time that other guests of the host took (steal) did correlate.
     """
 
     kind: Literal["drift"] = "drift"
@@ -419,9 +419,8 @@ _DECISIVE = (("gradients", "sums"), ("update", "parameters"), ("share",))
 def why_unproved(proofs: Iterable[Proof]) -> str:
     """Return why the comparisons do not prove a strategy's training; empty if they do, or if it aggregates nothing.
 
-    If both gradients and updates are to be compared, neither proves the training alone. A type in which the user's
-    class cannot compute has no comparison of initial states. If another type has a reason, that reason is returned
-    instead.
+    A proof may have to compare both gradients and updates. Then it proves the training only if both comparisons were
+    made. If several number types have a reason, reasons of types in which the user's class can compute come first.
     """
     proofs = list(proofs)
     types = {each.dtype for each in proofs if each.compared == "initial state"}

@@ -1,4 +1,4 @@
-"""Assign launches to sessions of a sweep, by the session that a launch's outcome names, or else by time."""
+"""Find the session of a sweep in which a launch ran, by the session's name in its outcome or else by its start time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SLACK = timedelta(seconds=2)
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """The start and end times, in order, of sessions that their launches do not name. Sessions never overlap."""
+    """The start and end times, in order, of old sessions without an id. Such sessions never overlap."""
 
     spans: tuple[tuple[datetime, datetime], ...] = ()
 
@@ -29,8 +29,8 @@ class Sessions:
     def of(cls, run: RunDir) -> Sessions:
         """Return the sessions of a run; empty if `sessions.json` is missing or damaged.
 
-        Also empty for a merged run, whose sessions may have worked at the same time on different machines. They need
-        not be distinguished, because rounds of different runs have different numbers.
+        Also empty for a merged run, whose sessions may have run at the same time on different machines. These sessions
+        need not be distinguished, because rounds of different runs have different numbers.
         """
         if run.merged.exists():
             return cls()
@@ -42,9 +42,9 @@ class Sessions:
     def session_of(self, session: str, started_utc: str) -> str:
         """Return a text that identifies a launch's session, from `session` and `started_utc` in the launch's outcome.
 
-        A launch that does not name its session is assigned by its start. Launches between two recorded sessions come
-        from sessions that were killed before they were recorded. All of these between the same two count as one
-        session.
+        A launch that does not name its session is assigned to one by its start time. Launches between two recorded
+        sessions come from sessions that were killed before they were recorded. All such launches between the same two
+        sessions count as one session.
         """
         started = utc_of(started_utc)
         if session or started is None or not self.spans:
@@ -58,7 +58,7 @@ class Sessions:
 def _spans(entries: Iterable[dict[str, Any]]) -> Iterable[tuple[datetime, datetime]]:
     """Yield the start and the end of each session without an id.
 
-    The entry of such a session has its end in `started_utc`.
+    Such entries come from an older version. In them, `started_utc` is the time at which the session ended.
     """
     for entry in entries:
         if entry.get("session"):

@@ -1,4 +1,4 @@
-"""Words that describe rows of the table of cases: labels, settings, and what distinguishes the rows."""
+"""Texts that describe rows of the table of cases: labels, settings, and what distinguishes the rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddpbench.units import counted, format_two_digits
 
 
 def label_of(rows: Iterable[Row]) -> tuple[str, ...]:
-    """Return the label of a figure of these rows, which is the longest list of words on emulation of any row.
+    """Return a figure's label: the phrases on emulation of the row that needs the most of them.
 
     Empty if no row was emulated.
     """
@@ -28,12 +28,12 @@ def _count(words: tuple[str, ...]) -> int:
 
 
 def fullest(rows: Sequence[Row]) -> Row:
-    """Return the row with the most words on emulation. Captions show its setting as that of all rows."""
+    """Return the row that needs the most phrases to describe its emulation. Captions use its setting for all rows."""
     return max(rows, key=lambda row: len(virtual_words(row.case)))
 
 
 def setting_of(row: Row, *, but: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the words that describe a row's setting in captions, for example its workload, scaling, batch and links.
+    """Describe a row's setting for captions as a list of phrases, such as its workload, scaling, batch and links.
 
     The fields in `but` are left out.
     """
@@ -52,7 +52,7 @@ def setting_of(row: Row, *, but: Collection[str] = ()) -> tuple[str, ...]:
 
 
 def alike_setting(rows: Iterable[Row], *, but: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the words of `setting_of` if they are the same for all rows; empty if rows differ."""
+    """Return the phrases of `setting_of` if they are the same for all rows; empty if they differ."""
     settings = {setting_of(row, but=but) for row in rows}
     return settings.pop() if len(settings) == 1 else ()
 
@@ -60,17 +60,17 @@ def alike_setting(rows: Iterable[Row], *, but: Collection[str] = ()) -> tuple[st
 def captioned(
     setting: Iterable[str], sentences: Iterable[str], *, name: str = "", end: str = "", joint: str = ", "
 ) -> Sentence:
-    """Return a caption that consists of `name`, the words of `setting` that `name` lacks, and `sentences`.
+    """Build a caption from `name`, the phrases of `setting` that `name` does not contain, and `sentences`.
 
-    The page later removes the setting's words that it states once for all cases.
+    The page later removes phrases of the setting that it states once for all cases.
     """
     return Sentence(name, [word for word in setting if word not in name], end, " ".join(sentences), joint)
 
 
 def shared_setting(rows: Sequence[Row], *, but: Collection[str] = ()) -> list[str]:
-    """Return the setting's words that all rows share, without the fields in `but`.
+    """Return the phrases of the setting that all rows share, without the fields in `but`.
 
-    Words on links count as shared if all rows that use links have them.
+    A phrase about links counts as shared if it applies to all rows that use links.
     """
     if not rows:
         return []
@@ -112,17 +112,17 @@ def emulation_words(rows: Sequence[Row], cores: object) -> list[str]:
 
 
 def setting_but_links(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the words of the rows' setting without links, for rows that differ in their links."""
+    """Describe the setting of rows that differ in their links, without the links."""
     return setting_of(fullest(rows), but=("fabric",))
 
 
 def label_but_links(row: Row) -> tuple[str, ...]:
-    """Return the label of a figure whose points have different links: "emulated links" and other words on emulation."""
+    """Return the label of a figure whose points have different links: "emulated links", and other emulation if any."""
     return ("emulated links", *virtual_words(row.case, but=("fabric",)))
 
 
 def settings_apart(rows: Sequence[Row]) -> dict[str, str]:
-    """Return words for the links and workload options that distinguish these rows, by case id."""
+    """Describe, by case id, the links and workload options that distinguish each row from the others."""
     names = Namer(row.case for row in rows)
     linked = len({row.case.fabric for row in rows}) > 1
     return {
@@ -139,10 +139,10 @@ def settings_apart(rows: Sequence[Row]) -> dict[str, str]:
 def marks_of(
     rows: Sequence[Row], missing: Mapping[str, str], *, ground: Sequence[Row] | None = None
 ) -> list[str]:
-    """Return sentences that explain grey ground and hollow markers, if the figure has any, and name missing cases.
+    """Explain the figure's grey ground and hollow markers, if it has any, and name missing cases, in sentences.
 
-    `missing` has the name and reason of each missing case, by case id. `ground` holds the rows that decide whether
-    the figure has grey ground, by default `rows`.
+    `missing` has the name and reason of each missing case, by case id. Grey ground is shading behind oversubscribed
+    cases. `ground` holds the rows that decide whether the figure has it, by default `rows`.
     """
     hollow = ["Hollow markers: emulated or dilated."] if any(row.emulated for row in rows) else []
     return [*grey_ground(rows if ground is None else ground), *hollow, *not_shown(missing)]
@@ -160,7 +160,7 @@ def claimed_speedups(claims: Sequence[DecidedClaim], rows: Iterable[Row]) -> lis
 
 
 def grey_ground(rows: Iterable[Row]) -> list[str]:
-    """Return a sentence that explains grey ground if a row is oversubscribed; otherwise an empty list."""
+    """Return a sentence that explains grey ground (shading behind oversubscribed cases); empty without such cases."""
     text = "Grey ground: more ranks than cores (oversubscribed)."
     return [text] if any(row.oversubscribed for row in rows) else []
 

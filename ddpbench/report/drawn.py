@@ -1,4 +1,4 @@
-"""The rule on which groups of cases get a figure, for all sections that draw one figure per group."""
+"""The rule that decides which groups of cases get a figure, for all sections that draw one figure per group."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def _data_image(svg: bytes) -> Markup:
 def data_address(kind: str, text: str) -> str:
     """Return a text as a base64 data URL of MIME type `kind`, for a download link.
 
-    No content security policy needs to allow such a link.
+    A page's content security policy need not allow such a link.
     """
     return f"data:{kind};base64,{base64.b64encode(clean_bytes(text)).decode('ascii')}"
 

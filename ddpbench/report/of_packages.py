@@ -34,7 +34,7 @@ _FILE_NAME = re.compile(r"\w[\w.-]*")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Taken:
-    """The HTML ids and the figures' file names that the page already uses."""
+    """The HTML ids and the file names of figures that the page already uses."""
 
     ids: Collection[str]
     file_names: Collection[str]
@@ -55,7 +55,7 @@ def ids_of_page() -> set[str]:
 
 
 def ids_of(sections: Sequence[Section]) -> set[str]:
-    """Return the HTML ids that sections add to a page: those of the sections, and those of their tables' rows."""
+    """Return the HTML ids that sections add to a page: the ids of the sections and of their tables' rows."""
     tables = [table for section in sections for table in _tables(section)]
     return {section.anchor for section in sections} | {one for table in tables for one in table.row_ids}
 
@@ -127,7 +127,7 @@ def _made(
 
 
 def _problem(section: Section, ids: Collection[str], names: Collection[str]) -> str:
-    """Return words on the first id or file name of a section that is invalid or already used; empty if all are good.
+    """Describe the first id or file name of a section that is invalid or already used; empty if there is none.
 
     `ids` and `names` are the ids and the file names that the page already uses.
     """
@@ -172,7 +172,7 @@ _NAMES = {
 
 
 def _wrong(value: object, kind: Any, where: str) -> Iterator[str]:
-    """Yield words on each part of `value` whose type does not match the annotation `kind`.
+    """Describe each part of `value` whose type does not match the annotation `kind`.
 
     `where` is the path from the section to `value`, for example `tables[0].caption`.
     """
@@ -200,7 +200,7 @@ def _is_of(value: object, kind: Any) -> bool:
 
 
 def _wrong_within(value: object, kind: Any, where: str) -> Iterator[str]:
-    """Yield the results of `_wrong` for the values in a mapping or in a dataclass of `parts`."""
+    """Yield the results of `_wrong` for the values in a mapping, or in a dataclass of the module `parts`."""
     if isinstance(value, Mapping):
         for key, one in value.items():
             for each, of in zip((key, one), typing.get_args(kind), strict=True):

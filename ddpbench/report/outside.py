@@ -22,7 +22,7 @@ def dressed(
 ) -> list[Picture]:
     """Return the pictures with a subtitle, a source line and the `wanted` formats.
 
-    Their captions lose the words that the subtitle or the heading states.
+    Phrases that the subtitle or the heading states are removed from the captions.
     """
     every, source = conditions(rows), source_line(summary)
     return [
@@ -68,7 +68,7 @@ def source_line(summary: RunSummary) -> str:
 
 
 def _stated_in(picture: Picture, every: Sequence[str]) -> set[str]:
-    """Return the words that a picture's subtitle or heading states, and that its caption therefore need not repeat.
+    """Return the phrases that a picture's subtitle or heading states, so that its caption need not repeat them.
 
     `every` holds the conditions that all cases share.
     """

@@ -236,7 +236,7 @@ def _missing_from(sections: _Placed) -> Mapping[str, Sequence[int]]:
 def _answer(
     answer: Iterable[Finding], sections: Sequence[Section], shared: Collection[str]
 ) -> Mapping[str, Sequence[object]]:
-    """Return the answer with anchors, and those of its qualifications that the lines beneath leave out."""
+    """Return the answer's findings with their anchors, and the qualifications that are not shown beneath them."""
     anchored = _anchored(each_tag_once(answer), sections, shared)
     further = [tag for finding, _ in anchored for tag in finding.further]
     return {"answer": anchored, "further": list(dict.fromkeys(further))}
@@ -245,9 +245,10 @@ def _answer(
 def _anchored(
     findings: Iterable[Finding], sections: Sequence[Section], shared: Collection[str]
 ) -> Sequence[tuple[Finding, str]]:
-    """Return each finding with the anchor of its evidence, or of the summary if the page has no such section.
+    """Return each finding with the anchor to which it links.
 
-    The words in `shared` are left out of the findings.
+    The anchor is that of the finding's evidence, or of the summary if the page has no such section. The phrases in
+    `shared` are left out of the findings.
     """
     anchors = {"summary", "method", "provenance", "validity"} | {section.anchor for section in sections}
     return [
@@ -264,7 +265,10 @@ def _anchored(
 
 
 def _qualified_once(answer: Iterable[Finding]) -> set[str]:
-    """Return the tags that other findings need not repeat: all of the answer's, except on launches and late replays."""
+    """Return the answer's tags that other findings need not repeat.
+
+    Tags on the number of launches and on late replays are not included, because they may differ for each finding.
+    """
     return {
         tag for finding in answer for tag in finding.tags if "launch" not in tag and not tag.startswith(LATE)
     }
@@ -292,7 +296,7 @@ def _closing_tables(
 
 
 def _words_on_run(summary: RunSummary) -> Mapping[str, object]:
-    """Return words on when and how the run was made, and the commands that continue it."""
+    """Return texts that say when and how the run was made, and the commands that continue it."""
     context = _part(summary.about.machine, "context")
     return {
         "context": context,
@@ -322,7 +326,7 @@ def _style_and_script() -> Mapping[str, str]:
 
 
 def _in_short(summary: RunSummary) -> str:
-    """Return one line on the run: how much of it was done, when it started, and how long it took."""
+    """Summarize the run in one line: how much of it was done, when it started, and how long it took."""
     counts, context = summary.course.counts, _part(summary.about.machine, "context")
     failed = f"{counts.failed:,} failed" if counts.failed else "none failed"
     made = counts.succeeded + counts.failed
@@ -374,7 +378,7 @@ def _part(machine: Mapping[str, object], name: str) -> Mapping[str, object]:
 def _resumes(summary: RunSummary) -> str:
     """Return the command that continues the run.
 
-    For nodes of a launcher, return the command that prints what to run on them.
+    For a run on a launcher's nodes, this is the command that prints what to run on these nodes.
     """
     context = _part(summary.about.machine, "context")
     if "submitted_nodes" in context:
@@ -393,9 +397,9 @@ def _experiment(summary: RunSummary) -> Mapping[str, object]:
 
 
 def used_words(summary: RunSummary) -> str:
-    """Return a sentence on how many cores and GPUs the largest case used; empty if the machine's are not known.
+    """Say how many of the machine's cores and GPUs the largest case used; empty if their total numbers are not known.
 
-    They are unknown for a run on several machines or jobs, whose nodes may differ.
+    The numbers are unknown for a run on several machines or jobs, because its nodes may differ.
     """
     identity = _part(summary.about.machine, "identity")
     cases = [summary.planned[one.case_id] for one in summary.by_case if one.status != "skipped"]

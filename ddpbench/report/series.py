@@ -134,7 +134,7 @@ class Panel:
 def panels_of(rows: Iterable[Row]) -> list[Panel]:
     """Return the rows grouped into panels, those with the most successful cases first.
 
-    Panels whose cases exchange nothing are left out, unless all panels are like this.
+    Panels whose cases exchange nothing are left out, unless this applies to all panels.
     """
     rows = list(rows)
     groups: dict[tuple[Any, ...], list[Row]] = {}
@@ -166,9 +166,10 @@ def panel_by_case(panels: Iterable[Panel]) -> dict[str, Panel]:
 
 
 def joined(members: Sequence[Row], rows: Sequence[Row]) -> tuple[Row, ...]:
-    """Return `members`, which are rows of one fabric, after the rows without links that share all other settings.
+    """Return the rows without links that share all other settings with `members`, followed by `members`.
 
-    The rows without links come from `rows`. If the members have no fabric, return them alone.
+    `members` are rows of one fabric. The rows without links are taken from `rows`. If the members have no fabric,
+    return them alone.
     """
     if not members[0].case.fabric:
         return tuple(members)

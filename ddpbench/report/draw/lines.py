@@ -1,4 +1,4 @@
-"""Break texts into lines that fit a figure. Widths are estimated, and rather too large than too small."""
+"""Break texts into lines that fit a figure. Widths are estimates that err on the large side."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_LINES = 6
 
 
 def text_width_in(text: str, points: float) -> float:
-    """Estimate the width in inches of a text's longest line in DejaVu Sans, rather too large than too small.
+    """Estimate the width in inches of a text's longest line in DejaVu Sans. The estimate errs on the large side.
 
     `points` is the font size.
     """

@@ -30,7 +30,10 @@ class Painter:
     """
 
     def __init__(self, others: Others = NOBODY, progress: OnProgress = ignore_progress) -> None:
-        """Draw in `others` too, which the caller ends, and report the number of pictures drawn to `progress`."""
+        """Prepare to draw in this process and in the processes `others`, which the caller must end.
+
+        `progress` is called with the number of pictures drawn.
+        """
         self.others = others
         self._progress = progress
         self._pictures: Sequence[Picture] = ()

@@ -43,7 +43,7 @@ def draw_slide(picture: Picture, formats: Iterable[str]) -> dict[str, bytes]:
 
 
 def _inch_of(figure: Figure) -> float:
-    """Return the number of inches on the slide that one inch of the figure takes. Below 1 the figure is reduced."""
+    """Return the scale of the figure on the slide, in inches per inch of the figure. Below 1, the figure is reduced."""
     return WIDTH_IN / figure.get_figwidth()
 
 

@@ -94,7 +94,7 @@ def by_rate(rows: Sequence[Row]) -> list[list[Series]]:
 
 
 def name_of(lines: Sequence[Series]) -> str:
-    """Return words for the settings that all series of a figure share."""
+    """Describe the settings that all series of a figure share."""
     row = lines[0].rows[0]
     return row.names.short(row.case, (), layouts=False)
 
@@ -151,7 +151,7 @@ def picture(lines: Sequence[Series], index: int, standings: Mapping[str, Standin
 
 
 def _heading(lines: Sequence[Series], standings: Mapping[str, Standing]) -> str:
-    """Return a heading on whether the best series differs between the fastest and the slowest link.
+    """Return a heading that says whether the best series differs between the fastest and the slowest link.
 
     For a single series, the heading states how much longer a step takes on the slowest link.
     """
@@ -339,7 +339,7 @@ def _mark_shortest(axes: Axes, lines: Sequence[Series], rates: Sequence[float]) 
 
 
 def _name_lines(axes: Axes, lines: Sequence[Series], value: _Value) -> None:
-    """Write each series' name to the right of the plot, as close to the end of its line as the other names allow."""
+    """Write each series' name to the right of the plot, near the end of its line but without overlapping others."""
     from ddpbench.report.draw.canvas import spread
 
     ends = [value(line.rows[-1]) for line in lines]

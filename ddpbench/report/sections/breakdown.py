@@ -95,7 +95,7 @@ def section(breakdown: Sequence[StepParts], checks: Checked, rows: Sequence[Row]
 
 
 def _apart(bars: Iterable[Bar]) -> list[str]:
-    """Return a note that names the cases whose instrumented steps differ in length from timed ones; empty if none."""
+    """Name the cases whose instrumented steps differ in length from timed ones, in a note; empty if there are none."""
     every = list(bars)
     marked = [bar for bar in every if bar.apart and bar.overhead is not None]
     if not marked:

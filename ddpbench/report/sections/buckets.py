@@ -129,7 +129,7 @@ def _judged(rows: Sequence[Row], standings: Mapping[str, Standing]) -> bool:
 
 
 def _sizes(rows: Sequence[Row]) -> tuple[list[int], list[int]]:
-    """Return the numbers of ranks to draw, and those to omit, both ascending.
+    """Return the numbers of ranks to draw, and the numbers to omit, both ascending.
 
     Numbers of ranks with several caps are preferred, then large ones.
     """
@@ -149,7 +149,7 @@ def _marks(
     omitted: Sequence[int],
     standings: Mapping[str, Standing],
 ) -> list[str]:
-    """Return sentences on the figure's signs, on what is missing from the figure, and on how caps were compared."""
+    """Explain the figure's signs, what is missing from it, and how caps were compared, in sentences."""
     marks = marks_of(shown, missing)
     if omitted:
         where = (
@@ -182,7 +182,7 @@ def _caption(shown: Sequence[Row], marks: Sequence[str]) -> str:
 
 
 def _heading(panel_name: str, shown: Sequence[Row], standings: Mapping[str, Standing]) -> str:
-    """Return a heading with the result on bucket caps at the most ranks that were not oversubscribed."""
+    """Return a heading that states the result on bucket caps, at the most ranks that were not oversubscribed."""
     prefix = f"{panel_name} · " if panel_name else ""
     fair = [row for row in shown if not row.oversubscribed]
     if not fair:
@@ -199,7 +199,7 @@ def _heading(panel_name: str, shown: Sequence[Row], standings: Mapping[str, Stan
 
 
 def _compared(timed: Sequence[tuple[Row, Interval]], standings: Mapping[str, Standing], fastest: str) -> str:
-    """Return words that compare the caps at one number of ranks. `fastest` is the phrase on the shortest step."""
+    """Compare the caps at one number of ranks in words. `fastest` is the phrase that names the shortest step."""
     judged = [(row, standings[row.case_id]) for row, _ in timed if row.case_id in standings]
     if not judged:
         return fastest
@@ -261,7 +261,10 @@ def _table(
 
 
 def _longer(stand: Standing | None) -> Interval | None:
-    """Return by how much a case's step is longer than that with the fastest other cap, %; None if pairs are too few."""
+    """Return by how many per cent a case's step is longer than the step with the fastest other cap.
+
+    None if there are too few pairs of launches.
+    """
     if stand is None or not stand.ratio.has_ends:
         return None
     value, low, high = stand.ratio.value, stand.ratio.low, stand.ratio.high

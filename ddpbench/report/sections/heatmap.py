@@ -116,7 +116,7 @@ def _comparable(shown: Sequence[Row], across: Across) -> bool:
 
 
 def _frame_words(shown: Sequence[Row], standings: Mapping[str, Standing]) -> str:
-    """Return sentences on the meaning of frames around cells, or on why no cell has a frame."""
+    """Explain what the frames around cells mean, or why no cell has a frame, in sentences."""
     stood = {standings[row.case_id].verdict for row in shown if row.case_id in standings} - {TOO_FEW}
     if stood & {BEST, AS_GOOD}:
         return f"Solid frame: best in its row. Dashed frame: as good as best. {METHOD}"
@@ -126,7 +126,7 @@ def _frame_words(shown: Sequence[Row], standings: Mapping[str, Standing]) -> str
 
 
 def _gap_words(missing: Sequence[str], empty: bool) -> list[str]:
-    """Return sentences on cells without a time, because the case failed or because the combination was not run."""
+    """Explain in sentences why cells have no time: the case failed, or the combination was not run."""
     words = [f"Crosshatched: {'; '.join(missing)}."] if missing else []
     return [*words, *(["Grey: not run."] if empty else [])]
 

@@ -103,7 +103,7 @@ def _source(bar: InputBar) -> str:
 
 
 def _heading(groups: Sequence[Sequence[InputBar]]) -> str:
-    """Return a heading with the verdict on the first group."""
+    """Return a heading that states the verdict on the first group."""
     first = groups[0]
     bound = [bar for bar in first if bar.verdict in ("input-bound", "looks input-bound")]
     bound.sort(key=lambda bar: bar.ratio.value if bar.ratio is not None else bar.waited_share or 0.0)
@@ -262,7 +262,7 @@ def _paint_narrow(sheet: Sheet, *, groups: Sequence[Sequence[InputBar]]) -> None
 
 
 def _longest_ms(groups: Sequence[Sequence[InputBar]]) -> float:
-    """Return the end of the axis, ms, which is that of the longest whisker, but at most twice the longest bar."""
+    """Return the end of the axis in ms: the end of the longest whisker, but at most twice the longest bar."""
     steps = [bar.row.step_time_s for group in groups for bar in group if bar.row.step_time_s is not None]
     longest = min(max(step.high or step.value for step in steps), 2 * max(step.value for step in steps))
     return axis_end(longest * 1e3)
@@ -300,7 +300,7 @@ def _grounds(
 ) -> None:
     """Draw the grey ground of an oversubscribed group, and a line at the group's step time with data in memory.
 
-    `over` is the range of the ground along y, and `bars` is that of the line.
+    `over` is the range of the grey ground along y, and `bars` is the range of the line along y.
     """
     if group[0].row.oversubscribed:
         axes.axhspan(*over, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)

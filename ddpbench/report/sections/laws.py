@@ -193,7 +193,7 @@ def _missed(curve: CurveLaws) -> list[Law]:
 
 
 def _without(curve: CurveLaws) -> str:
-    """Return words for the heading about a curve to which no law was shown to fit."""
+    """Return the heading text for a curve that no law was shown to fit."""
     missed = _missed(curve)
     if not missed:
         return "not judged"

@@ -21,7 +21,7 @@ _MIB = 2**20
 class MemoryRow:
     """A row of the memory table, which stands for all cases that hold the same amount of model state.
 
-    What a case holds is the model state on the rank that has the most.
+    The amount that a case holds is taken from the rank that has the most model state.
     """
 
     row: Row

@@ -255,7 +255,7 @@ def _paint_narrow(sheet: Sheet, *, step: OneStep) -> None:
 
 
 def _rank(lane: Lane, step: OneStep) -> list[str]:
-    """Return words for a lane: its rank with the length of its step, and the reason why this rank is shown.
+    """Describe a lane: its rank, the length of the rank's step, and the reason why this rank is shown.
 
     The reason is left out if all ranks are shown.
     """
@@ -353,7 +353,7 @@ def _inside(
     left: bool = False,
     colour: str = style.INK,
 ) -> bool:
-    """Write the first of `words` that fits between the two times `when`. Return whether any of them fits.
+    """Write the first of the texts `words` that fits between the two times `when`. Return whether any of them fits.
 
     A box in the colour `ground` covers hatches behind the text.
     """

@@ -206,10 +206,10 @@ def _bound_of(row: Row, bounds: Mapping[Hashable, Row]) -> Interval | None:
 
 
 def _beside(shown: Sequence[tuple[str, Row]], rows: Sequence[Row]) -> str:
-    """Return words on the throughput of independent ranks, and on whether it is an upper bound for the cases shown.
+    """State the throughput of independent ranks in words, and say whether it is an upper bound for the cases shown.
 
-    If a case shown has a higher throughput, the words say so and do not call it an upper bound. They are empty if the
-    cases have no bound, or different ones.
+    If a case shown has a higher throughput, the text says so and does not call it an upper bound. The text is empty if
+    the cases have no bound, or different bounds.
     """
     bounds = bounds_of(rows)
     values = {bound.value: bound for _, row in shown if (bound := _bound_of(row, bounds)) is not None}
@@ -229,9 +229,9 @@ def _beside(shown: Sequence[tuple[str, Row]], rows: Sequence[Row]) -> str:
 
 
 def _about_bounds(groups: _Groups) -> list[str]:
-    """Return sentences on independent ranks as an upper bound.
+    """Explain independent ranks as an upper bound, in sentences.
 
-    The sentences say where independent ranks were slower than a strategy, and which strategies they do not bound.
+    The sentences say where independent ranks were slower than a strategy, and for which strategies they are no bound.
     """
     beaten: list[int] = []
     less: dict[str, Case] = {}
@@ -263,7 +263,7 @@ def _about_bounds(groups: _Groups) -> list[str]:
 
 
 def _unbounded(cases: Mapping[str, Case]) -> str:
-    """Return words that name these cases and explain why independent ranks do not bound them."""
+    """Name these cases and say why independent ranks are no upper bound for them."""
     by: dict[str, list[str]] = {}
     for name, case in cases.items():
         engine = traits_of(case).engine

@@ -437,7 +437,7 @@ def _stairs(axes: Axes, fall: Fall, *, height: float = 0.62) -> list[tuple[str, 
 def _start(fall: Fall) -> float:
     """Return where the axis starts: above 0 if losses would otherwise take less than half of the axis.
 
-    It starts below 0 if a bar ends there.
+    It starts below 0 if a bar ends below 0.
     """
     at = lowest = 1.0
     for loss in fall.losses.values():

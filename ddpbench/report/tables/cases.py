@@ -105,7 +105,7 @@ def _settings(rows: Sequence[Row]) -> _Settings:
 
 
 def _of_all(words: Sequence[Sequence[str]]) -> list[str]:
-    """Return the words that are in all rows; empty if there is only one row."""
+    """Return the phrases that occur in all rows; empty if there is only one row."""
     return [word for word in words[0] if all(word in others for others in words)] if len(words) > 1 else []
 
 
@@ -153,7 +153,7 @@ def _columns(settings: _Settings) -> tuple[Column, ...]:
 
 
 def _backend(row: Row, settings: _Settings) -> Cell:
-    """Return a cell with a case's backend, and with the words on emulation that the caption does not state."""
+    """Return a cell with a case's backend, and with the phrases on emulation that the caption does not state."""
     emulated = virtual_words(row.case)
     under = [
         "emulated" if word == settings.links else word for word in emulated if word not in settings.shared
@@ -195,10 +195,10 @@ def _numbers(row: Row, *, strong: bool) -> Iterator[Cell]:
 
 
 def _ties(summary: RunSummary, oversubscribed: Collection[str]) -> dict[str, str]:
-    """Return words on each comparison in which a case is best, as good as the best, or undecided, by case id.
+    """Describe, by case id, each comparison in which a case is best, as good as the best, or undecided.
 
-    Steps of `oversubscribed` cases may have waited for cores, so these cases and those compared with them have no
-    words.
+    Steps of `oversubscribed` cases may have waited for cores. So there is no text for these cases, nor for cases
+    compared with them.
     """
     words: dict[str, list[str]] = {}
     for topic, what in _TOPICS.items():

@@ -1,4 +1,4 @@
-"""Curves of transfers by size, one per operation and number of ranks, and words on what bounds the transfers."""
+"""Curves of transfers by size, one per operation and number of ranks, with texts that say what bounds the transfers."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _point(one: TransferResult) -> TransferPoint:
 
 
 def answer_of(curve: TransferCurve) -> str:
-    """Return words on whether latency or bandwidth bounds a curve's transfers; empty if there are too few sizes."""
+    """Say whether latency or bandwidth bounds a curve's transfers, in a phrase; empty if there are too few sizes."""
     latency, first, last = curve.latency_ms, curve.points[0], curve.points[-1]
     if latency is None:
         return ""
@@ -102,7 +102,7 @@ def answer_of(curve: TransferCurve) -> str:
 
 
 def bound_by(of: str, curve: TransferCurve) -> str:
-    """Return a sentence on which fraction of the time is latency, at the smallest and the largest size.
+    """Say in a sentence which fraction of the time is latency, at the smallest and at the largest size.
 
     If the fraction is unknown, the sentence gives the reason. It is empty if sizes are too few or too close to fit a
     line. `of` names the strategy.

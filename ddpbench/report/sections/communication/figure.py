@@ -26,8 +26,8 @@ def picture(
 ) -> Picture:
     """Return the figure of transfers by size for one strategy.
 
-    `cases` are the cases of the strategy that the curves come from, `row` is one of these, and `rows` are all cases
-    of the run.
+    The curves come from `cases`, which all have this strategy. `row` is one of `cases`, and `rows` are all cases of the
+    run.
     """
     panels = panel_by_case(panels_of(rows))
     panel_name, name = names_of(row, panels, variant_words(rows))
@@ -61,9 +61,10 @@ def picture(
 
 
 def names_of(row: Row, panels: Mapping[str, Panel], words: Mapping[str, str]) -> tuple[str, str]:
-    """Return the name of a row's panel, and the name of its strategy with the variant's words.
+    """Return the name of a row's panel, and the name of its strategy together with its variant.
 
-    `panels` and `words` are by case id. The panel's name is empty if there is only one panel.
+    `panels` and `words` are by case id; `words` describes each variant. The panel's name is empty if there is only one
+    panel.
     """
     panel = panels.get(row.case_id)
     name = f"{row.strategy_name} {words[row.case_id]}".strip()
@@ -71,7 +72,7 @@ def names_of(row: Row, panels: Mapping[str, Panel], words: Mapping[str, str]) ->
 
 
 def _caps_run(row: Row, rows: Sequence[Row]) -> list[BucketCap]:
-    """Return the bucket caps with which the row's strategy and variant was measured, ascending."""
+    """Return the bucket caps with which the strategy and variant of the row were measured, ascending."""
     same = [one for one in rows if one.case.strategy == row.case.strategy]
     return sorted(
         {one.case.bucket_cap_mb for one in same if one.variant == row.variant and one.ok}, key=cap_order
@@ -141,7 +142,7 @@ def _caption(name: str, row: Row, curves: Sequence[TransferCurve], marks: Sequen
 
 
 def _heading(name: str, curves: Sequence[TransferCurve]) -> str:
-    """Return a heading on what bounds transfers on the most ranks.
+    """Return a heading that says what bounds transfers on the most ranks.
 
     The heading has the time and busbw of the smallest and the largest transfers.
     """

@@ -25,7 +25,7 @@ TOLD_POINTS = 10
 
 
 def drawn_lines(group: Sequence[TrainedCase]) -> tuple[list[TrainedCase], list[TrainedCase]]:
-    """Return the lines to draw, and those left out for lack of room.
+    """Return the lines to draw, and the lines that are left out for lack of room.
 
     A strategy is drawn at one bucket cap. A single device is drawn once per batch.
     """

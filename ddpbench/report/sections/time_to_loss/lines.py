@@ -110,10 +110,10 @@ def _line(
 
 
 def _names(rows: Sequence[Row]) -> dict[str, tuple[str, str]]:
-    """Return the `words` and `scaling` of each TrainedCase, by case id.
+    """Return, by case id, the `words` and `scaling` with which each TrainedCase is made.
 
-    The words state the strategy, ranks and samples per step, and other settings that differ, such as links. The
-    scaling is empty unless several cases have the same words.
+    The words state the strategy, ranks and samples per step, and other settings that differ, such as links. The scaling
+    is empty unless several cases have the same words.
     """
     namer = rows[0].names.of(row.case for row in rows)
     settings = [name for name in EVERY if name not in ("local_batch", "global_batch", "scaling")]
@@ -136,7 +136,7 @@ def setting_words(group: Sequence[TrainedCase]) -> tuple[str, ...]:
 
 
 def apart_words(groups: Sequence[Sequence[TrainedCase]]) -> list[str]:
-    """Return, for each group, words that distinguish it from the others; empty words if there is only one group."""
+    """Describe, for each group, what distinguishes it from the others; empty if there is only one group."""
     cases = [fullest([line.row for line in group]).case for group in groups]
     names = [name for name in PANEL if name not in ("local_batch", "global_batch", "scaling")]
     namer = Namer(cases)

@@ -63,7 +63,7 @@ def _mean_cell(value: float | None) -> Cell:
 
 
 def _notes(line: TrainedCase) -> str:
-    """Return words on whether a case was oversubscribed, and on its lowest loss if a launch missed the target."""
+    """Say whether a case was oversubscribed and, if a launch missed the target, which lowest loss the case reached."""
     words = ["oversubscribed"] if line.row.oversubscribed else []
     if line.time_s is None:
         steps = counted(line.steps_trained, "step")
