@@ -1,9 +1,9 @@
 """Exchange small values between the ranks of a group, as JSON or bytes. Imports torch.
 
 Another user of the host can connect to gloo's port in place of a rank, so received messages are not trusted. Their size
-is limited, and they are decoded strictly, and never unpickled as in torch's object collectives. Everything that
-ddpbench exchanges goes through this module. Only batches are pickled, and authenticated
-(`worker/verify/sent_batches.py`).
+is limited, and they are decoded strictly; unlike torch's object collectives, this module never unpickles. Everything
+that ddpbench's ranks exchange goes through this module. Only batches are pickled, by `worker/verify/sent_batches.py`,
+which authenticates them before it unpickles them.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def shape_of(value: Any) -> list[int]:
 
 
 def strides_of(value: Any) -> list[int]:
-    """Return `value` if it can be the strides of a tensor; unlike a shape's, their product has no limit.
+    """Return `value` if it can be the strides of a tensor. The product of strides has no limit, unlike that of a shape.
 
     Raises:
         TypeError: `value` is not a list of integers.

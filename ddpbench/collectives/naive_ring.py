@@ -10,9 +10,9 @@ from ddpbench.collectives.base import Collective
 class NaiveRing(Collective):
     """All-reduce by a ring in which each rank passes on the full gradients of all others.
 
-    With n ranks and S bytes of gradients, every link carries (n-1) · S bytes, n/2 times as many as in `Ring`. If ranks
-    added gradients up on the way, each would begin the sum with its own, so the last bits would differ between ranks.
-    Therefore each rank stores the gradients of all n ranks and adds them in rank order.
+    With n ranks and S bytes of gradients, every link carries (n-1) · S bytes, n/2 times as many as in `Ring`. If each
+    rank added the gradients as they arrive, it would begin with its own gradients, so the last bits of the sum would
+    differ between ranks. Therefore each rank stores the gradients of all n ranks and adds them in rank order.
     """
 
     name = "naive_ring"

@@ -55,7 +55,7 @@ A block's time covers whole steps by each rank's own clock, so a short block is 
 
 
 class Control(Protocol):
-    """A channel by which the ranks of a job agree, separate from the training's own communication."""
+    """A channel through which a job's ranks agree on a value, separate from the training's own communication."""
 
     def agree(self, value: int) -> int:
         """Return rank 0's value, once every rank has called this (a barrier)."""
@@ -77,12 +77,12 @@ def _at_once(*, meet: bool) -> int:
 
 
 class AwaitTurn(Protocol):
-    """Rank 0's wait before each block if the launch takes turns with another; the other ranks wait for rank 0."""
+    """How rank 0 waits before each block if its launch alternates with another launch. Other ranks wait for rank 0."""
 
     def __call__(self, *, meet: bool) -> int:
         """Wait until this job may continue, and return the time waited (ns).
 
-        With `meet`, also wait until the other launch is there.
+        With `meet`, also wait until the other launch has arrived at the same point.
         """
 
 
@@ -106,10 +106,10 @@ class Stepper:
 def run_block(
     stepper: Stepper, steps: int, index: int, phase: Literal["warmup", "timed", "instrumented", "evaluation"]
 ) -> Block:
-    """Run `steps` steps, rounded up to whole periods, after a barrier and an uncounted step; ranks agree on how many.
+    """Time a block of `steps` steps, rounded up to full periods. A barrier and an untimed step come first.
 
-    Returns when all ranks have made their last step. The clock is read once per step, and its marks are resolved after
-    the last step; nothing else happens in between.
+    All ranks use rank 0's number of steps, and return when all have made their last step. During the block, only the
+    clock is read, once per step. Its marks are converted to times after the last step.
     """
     waited_ns = stepper.turn(meet=phase == "timed" and index == 0)
     stepper.clock.anchor()
@@ -167,8 +167,8 @@ def warm_up(
     more than the tolerance is ruled out, the warm-up ends. If a change is neither ruled out nor found, the warm-up
     continues for `WARMUP_SHARE` of `measured_s`, counted from the end of the one-time work. If a change is found, it
     also continues until there are `least.persist` steps. The result's `steady` is False if a change was found at the
-    end, or if one-time work was not done. The launch itself is judged by its timed steps, which are more
-    (`analysis/statistics/steady.py`).
+    end, or if one-time work was not done. Whether the launch itself was steady is judged later, by its timed steps,
+    which are more numerous (`analysis/statistics/steady.py`).
     """
     clock, control = stepper.clock, stepper.control
     start_ns = clock.now()
@@ -226,9 +226,9 @@ _REASONS = {
 
 
 def _verdict(times: Sequence[int], late: bool, least: Least) -> int:
-    """Return `_GO_ON`, or the outcome of the warm-up, from the times of all its steps.
+    """Return `_GO_ON` or the outcome of the warm-up. `times` has the times of all its steps so far.
 
-    `late` says whether its time is used up.
+    `late` is true if the warm-up's time is used up.
     """
     change = change_of(times[-max(WARMUP_BLOCKS * least.warmup, len(times) // 2) :])
     if change is None or change.excluded:

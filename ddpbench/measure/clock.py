@@ -50,9 +50,10 @@ _ANCHOR_TRIES = 10
 class CudaClock:
     """CUDA events on the current stream, mapped to the host's clock by a reference event.
 
-    `anchor` renews the reference while the device is idle. `elapsed_time` is a float32 of milliseconds: half a minute
-    after the reference, it resolves about 2 µs. The reference's own time on the host's clock is known to half the
-    narrowest of several brackets, some 10 µs.
+    `anchor` renews the reference while the device is idle. CUDA's `elapsed_time` returns milliseconds as float32, so
+    half a minute after the reference its resolution is about 2 µs. The host's clock is read before and after the
+    reference event, and the narrowest of several tries is used. So the reference's time on the host's clock is
+    uncertain by half of that interval, about 10 µs.
     """
 
     def __init__(self) -> None:

@@ -33,12 +33,13 @@ def _sleep(nanoseconds: int) -> None:
 class Pacer:
     """Paces one rank's replay. Unless `active`, it neither waits nor records anything.
 
-    Waking takes 50 µs and more on a virtual machine, even with the least timer slack, and longer the longer the core
-    was idle. This delay is learned for sleeps of about the same length and subtracted, so that moments are met on
-    average rather than always missed.
+    On a virtual machine, waking takes at least 50 µs even with the least timer slack, and the longer the core was idle,
+    the longer it takes. This delay is learned for sleeps of about the same length and subtracted, so that moments are
+    met on average rather than always missed.
 
-    Code after a long sleep runs slowly at first, since other code has filled the caches: 15 µs were measured to become
-    150 after 5 ms. Such code follows the end of each phase, so a sleeping rank may wake early.
+    Code after a long sleep runs slowly at first, since other code has filled the caches: after a sleep of 5 ms, code
+    that usually takes 15 µs took 150 µs. Such code follows the end of each phase, so a sleeping rank may wake early to
+    fill the caches again.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Pacer:
     def wait(
         self, deadline_ns: int, grain_ns: int = 0, wake_early: Callable[[], object] | None = None
     ) -> None:
-        """Sleep until `deadline_ns`, unless it is past or less than `grain_ns` ahead; note the lateness.
+        """Sleep until `deadline_ns`, unless it has passed or is less than `grain_ns` away; record the lateness.
 
         Before a long wait ends, `wake_early` is called, about `_LEAD_NS` ahead of the deadline.
         """
@@ -101,7 +102,7 @@ class Pacer:
         self._steps.append(max(late, default=0))
 
     def take(self) -> tuple[tuple[int, ...], int]:
-        """Return each step's worst lateness and the updates' mean duration since the last call, nanoseconds."""
+        """Return the worst lateness of each step since the last call, and the mean duration of the updates (ns)."""
         steps, updates = tuple(self._steps), self._updates
         self._steps, self._updates = [], []
         return steps, round(statistics.fmean(updates)) if updates else 0

@@ -63,14 +63,14 @@ class Recorder(Protocol):
         """
 
     def add_later(self, note: Callable[[], None]) -> None:
-        """Call `note` when the step's records are requested, so that it can add spans and transfers of this step."""
+        """Call `note` when the step's records are requested; it can then add spans and transfers to this step."""
 
 
 class _Nothing:
     """The context manager of a span that is not recorded.
 
-    Its methods are C functions, which are cheaper than Python ones. When a model has used the caches, each Python
-    function called in a step takes a microsecond. In a loop of calls, it takes a tenth of that.
+    Its methods are C functions, because calling a Python function takes about 1 µs in a step, when the model's work has
+    displaced the caches. In a tight loop, such a call takes a tenth of that.
     """
 
     __slots__ = ()
@@ -178,8 +178,8 @@ class StepRecorder:
         """Return the steps' records, each followed by its transfers, and forget them. Waits for the device.
 
         Raises:
-            ValueError: the name of a transfer's operation doesn't say when its data flow.
-            TypeError: a transfer was noted with a field that transfers do not have.
+            ValueError: the `op` of a transfer is unknown, so it is not known when its data are on their way. TypeError:
+            a transfer was noted with a field that transfers do not have.
         """
         later, self._later = self._later, []
         for number, note in later:

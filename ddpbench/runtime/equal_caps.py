@@ -15,7 +15,7 @@ Gradients = Callable[[Case], Sequence[int] | None]
 
 
 def without_equal(cases: Sequence[PlannedCase], gradients: Gradients) -> list[PlannedCase]:
-    """Return the cases with one representative for each set that differs only in the bucket cap and has equal buckets.
+    """Replace each set of cases that differ only in the bucket cap, but have equal buckets, by one representative.
 
     The representative is the case with DDP's default cap, or else the set's first case. Its `stands_for` lists the
     other caps. A case whose gradients are unknown before the launch stays as it is.
@@ -50,7 +50,7 @@ def _groups(cases: Sequence[PlannedCase]) -> list[list[PlannedCase]]:
 
 
 def open_words(cases: Sequence[PlannedCase]) -> str:
-    """Return a sentence if equal bucket caps can only be found by running a rank; `""` if they are already known."""
+    """Return a sentence if only running a rank can show which bucket caps make equal buckets; otherwise `""`."""
     if all(replayed_gradients(members[0].case) for members in _groups(cases)):
         return ""
     return "bucket caps that make the same buckets are found before the timed launches, and run once"

@@ -222,7 +222,7 @@ def gradient_width(case: Case) -> int:
 
 
 def _step_s(case: Case, replay: Replay) -> float:
-    """Return the real time of a replay's step (s), which time dilation lengthens."""
+    """Return the wall-clock time of one step of a replay (s), as lengthened by the case's time dilation."""
     profile = replay.profile
     sent_s = _transfer_s(case, replay)
     hidden_s = min(case.dilation * profile.backward_s.mean, sent_s) if case.schedule == "overlapped" else 0.0
@@ -230,15 +230,15 @@ def _step_s(case: Case, replay: Replay) -> float:
 
 
 def _computation_s(case: Case, replay: Replay) -> float:
-    """Return the real time of a replay's step without transfers (s), which time dilation lengthens."""
+    """Return the wall-clock time of one step of a replay without transfers (s), as lengthened by time dilation."""
     profile = replay.profile
     return case.dilation * (profile.forward_s.mean + profile.backward_s.mean + profile.optimizer_s.mean)
 
 
 def _transfer_s(case: Case, replay: Replay) -> float:
-    """Return the real time to aggregate gradients once over emulated links (s); 0 without such links.
+    """Return the wall-clock time to aggregate gradients once over emulated links (s); 0 without such links.
 
-    Time dilation lengthens this time.
+    The time includes the lengthening by time dilation.
     """
     # An asynchronous server's link carries as many bytes as a master's.
     algorithm = "master" if case.algorithm == "async_server" else case.algorithm

@@ -143,9 +143,9 @@ def _rank_killed(records: LaunchRecords, seen: Seen, *, oom: bool) -> LaunchVerd
 
 
 def _left_early(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
-    """Return a verdict if a rank ended without a record and that explains the failure; otherwise None.
+    """Return a verdict if the launch failed because a rank ended without a record; otherwise None.
 
-    That is so if this rank failed first, or if all other failures are lost connections.
+    That is the cause if this rank failed first, or if all recorded failures are lost connections to other ranks.
     """
     outcomes = _outcomes(records)
     left = [
@@ -204,7 +204,7 @@ def _ended_unrecorded(records: LaunchRecords, seen: Seen) -> LaunchVerdict | Non
 
 
 def _silent(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
-    """Return a verdict if a rank has no recorded outcome, because it was ended before; otherwise None."""
+    """Return a verdict if a rank ended before it recorded an outcome; otherwise None."""
     outcomes = _outcomes(records)
     silent = [rank for rank in range(seen.ranks) if outcomes.get(rank) is None]
     if not silent:
@@ -214,7 +214,7 @@ def _silent(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
 
 
 def _not_whole(records: LaunchRecords, purpose: Purpose) -> LaunchVerdict | None:
-    """Return a verdict if all ranks ended well, but a proof compared nothing or records are damaged; otherwise None."""
+    """Return a verdict if a proof compared nothing or records are damaged; otherwise None. All ranks ended well."""
     if purpose == "proof" and not any(rank.of(Proof) for rank in records.ranks):
         return LaunchVerdict(status="failed", error="the proof made no comparison")
     if records.damage:
@@ -283,7 +283,7 @@ def _outcomes(records: LaunchRecords) -> dict[int, RankOutcome | None]:
 
 
 def _missed(records: LaunchRecords) -> str:
-    """Return words on a message that some rank did not receive, with collective and sender; `""` if there is none."""
+    """Describe a message that some rank did not receive, with its collective and sender; `""` if there is none."""
     errors = (outcome.error for outcome in _outcomes(records).values() if outcome is not None)
     missed = next((error for error in errors if _NO_MESSAGE in error), "")
     start = missed.find("rank ")
@@ -319,7 +319,7 @@ _STACKS_BYTES = 1 << 18
 
 
 def waiting_for_data(directory: LaunchDir, rank: int) -> str | None:
-    """Return words on the line of the user's code in which a rank waits for a batch, from the stacks in its log.
+    """Return `, in FILE:LINE`, the line of user code in which a rank waits for a batch, from the stacks in its log.
 
     `""` if no frame is in the user's code; None if the stacks show no wait for a batch.
     """

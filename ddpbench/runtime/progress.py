@@ -108,7 +108,7 @@ class Done:
         return self.endings.unfinished(entry.case.case_id, rounds)
 
     def rounds_todo(self, rounds: int) -> int:
-        """Return how many launches in the first `rounds` rounds are still to be made, without cases given up."""
+        """Return how many launches are left in the first `rounds` rounds. Cases that were given up don't count."""
         return sum(self.unfinished(entry, rounds) for entry in self.worthwhile)
 
     def take_proof(self, entry: PlannedCase) -> bool:
@@ -159,7 +159,7 @@ def _conditions(run: RunDir) -> dict[str, object]:
 
 
 def left_out_words(names: Namer, done: Done, budget: Budget) -> str:
-    """Return words on planned launches that were not run because the time budget was spent; `""` if all were run."""
+    """Describe planned launches that were not run because the time budget was spent; `""` if all were run."""
     left = {
         entry.case: count for entry in done.worthwhile if (count := done.unfinished(entry, budget.rounds_min))
     }

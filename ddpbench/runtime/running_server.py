@@ -126,7 +126,7 @@ class RunningServer:
 
     @property
     def _tail(self) -> str:
-        """Return words to append to a message: the log's last line and, if the log stays, its path."""
+        """Return the end of a message, with the log's last line and, if the log stays, its path."""
         return tail_of(self._log, where=self._log_stays)
 
     @property
@@ -167,7 +167,7 @@ class RunningServer:
         return [json.loads(line) for line in lines]
 
     def _ended(self, code: int) -> str:
-        """Return words on how the server ended, given its exit code.
+        """Describe in words how the server ended, given its exit code.
 
         The server's log does not say this if the kernel killed the server.
         """
@@ -269,7 +269,7 @@ class RunningServer:
 
 
 def tail_of(path: Path, *, where: bool = True) -> str:
-    """Return words to append to a sentence: the last line of the log at `path`, and the path itself if `where`."""
+    """Return the end of a sentence, with the last line of the log at `path`, and the path itself if `where`."""
     try:
         text = read_end(path, _TAIL_BYTES).decode(errors="replace")
     except (OSError, UnreadableError):

@@ -148,7 +148,7 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         return imported
 
     def _prepared(self, case: Case) -> bool:
-        """Make the server import the modules that a case's ranks need; return whether it did, or was replaced.
+        """Make the server import the modules that a case's ranks need. Return whether it imported any or was replaced.
 
         If the imports make the server unable to fork, it is replaced, and the ranks import the modules themselves.
         """

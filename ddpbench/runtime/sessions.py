@@ -34,7 +34,7 @@ def note_session(
 ) -> str:
     """Add the entry of an ended session to the run's `sessions.json`; return `""`.
 
-    If the file was damaged, replace it, and return a sentence on that.
+    If the file was damaged, replace it, and return a sentence that says so.
     """
     sessions: list[dict[str, Any]] = []
     problem = ""

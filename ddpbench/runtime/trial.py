@@ -67,7 +67,7 @@ _TRIED = ("workload", "workload_options_json")
 
 
 def _with(cases: Sequence[Case], tried_: Mapping[str, Case]) -> str:
-    """Return words on the workload options with which a problem occurred; `""` if it occurred with all of the class."""
+    """Name the workload options with which a problem occurred; `""` if it occurred with all options that were tried."""
     every = {name for name, case in tried_.items() if cases and case.workload == cases[0].workload}
     if len(every) == len(cases):
         return ""
@@ -76,7 +76,7 @@ def _with(cases: Sequence[Case], tried_: Mapping[str, Case]) -> str:
 
 
 def _too_few(facts: Mapping[str, Any], largest: Case) -> str:
-    """Return words on why the workload has too few samples for the largest case; `""` if it has enough."""
+    """Say why the workload has too few samples for the largest case; `""` if it has enough."""
     dealt = facts.get("dealt_samples")
     why = largest.too_few(dealt) if dealt is not None else ""
     return f"at {counted(largest.world_size, 'rank')} {why}" if why else ""
@@ -99,9 +99,10 @@ def tried(own: Mapping[str, Mapping[str, Any]]) -> dict[str, Tried]:
 def gradients_in_rank(
     server: ServerProcess, folder: Path, *, before_each: Callable[[], None] = lambda: None
 ) -> Gradients:
-    """Return a function that finds the sizes of a case's gradients (bytes), from a replay's profile or a backward pass.
+    """Return a function that finds the sizes of a case's gradients (bytes).
 
-    A rank of the server computes the backward pass. `before_each` is called before that.
+    The function reads a replay's sizes from its profile. For any other workload, it has a rank of the server compute a
+    backward pass, and calls `before_each` before that.
     """
 
     def gradients(case: Case) -> Sequence[int] | None:
@@ -201,7 +202,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _types(facts: Mapping[str, Any]) -> str:
-    """Return words on the parameters' number types; `""` if all are float32."""
+    """Name the parameters' number types in words; `""` if all are float32."""
     types = tuple(facts.get("types", ()))
     return "" if types in ((), ("float32",)) else f" ({series_of(types)})"
 
@@ -225,7 +226,7 @@ def summary_of(name: str, facts: Mapping[str, Any]) -> str:
 
 
 def described(name: str, facts: Mapping[str, Any]) -> str:
-    """Return words on a workload with the facts that its trial found; each item of the fact `changes` adds a line."""
+    """Describe a workload by the facts that its trial found; each item of the fact `changes` adds a line."""
     samples = facts.get("samples")
     many = f", {samples:,} samples" if samples is not None else ""
     how = [

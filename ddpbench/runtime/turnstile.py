@@ -45,7 +45,7 @@ class TurnstileGoneError(ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A request of a side for the turn; if `meets`, the other side's launch must first reach the meeting point."""
+    """A side's request for the turn. If `meets` is true, the other side's launch must first reach the meeting point."""
 
     side: str
     connection: socket.socket
@@ -138,7 +138,7 @@ class Turnstile:
                 self._holder = ""
 
     def _may_go_on(self, entry: _Waiting) -> bool:
-        """Return whether a waiting side needs only the turn, and not also the arrival of the other side's launch."""
+        """Return whether a waiting side needs only the turn, without waiting for the other side's launch."""
         if not entry.meets:
             return True
         here = self._places.get(entry.side, -1)
@@ -207,7 +207,7 @@ class Turnstile:
 
 
 class Turn:
-    """A process's connection to a turnstile, for one side."""
+    """One process's connection to a turnstile, which lets the two sides of a comparison run alternately."""
 
     def __init__(self, address: str) -> None:
         """Connect to the turnstile at `address`, which is the value of `TURNSTILE` or `TURN`.
@@ -299,7 +299,7 @@ class Turn:
 
 
 def turn_from(name: str) -> Turn | None:
-    """Connect to the turnstile named by an environment variable, and delete the variable; None if it is not set.
+    """Connect to the turnstile in the environment variable `name`, and delete the variable; None if it is not set.
 
     Raises:
         TurnstileGoneError: the turnstile does not exist.

@@ -80,12 +80,12 @@ class Seen:
         return self.pulses.get(rank, _UNBORN)
 
     def must_end(self, now: float) -> bool:
-        """Return whether a rank has failed or left early, and the others have had time to end by themselves."""
+        """Return whether the watchdog must end the ranks: one failed or left early, and the others had time to end."""
         failed_at = self.early_at if self.first_bad is None else self.first_bad_at
         return failed_at is not None and now - failed_at > GRACE_S
 
     def hangs(self, now: float, timeout_s: float) -> bool:
-        """Return whether no rank has shown life for the time-out plus extra times; False after `explain_hang`."""
+        """Return whether no rank has made progress for longer than the time-out plus the launch's extra times (s)."""
         unborn = all(pulse == _UNBORN for pulse in self.pulses.values())
         longer_s = self.still_s + (self.start_s if unborn else 0.0)
         return not self.hang and now - self.alive_at > timeout_s + longer_s
@@ -123,7 +123,7 @@ class Seen:
         )
 
     def where(self, rank: int) -> str:
-        """Return words on a rank's progress: its phase and its number of steps."""
+        """Describe a rank's progress in words: its phase and its number of steps."""
         pulse = self.pulse(rank)
         return f"in {pulse.phase} after {pulse.steps} steps"
 

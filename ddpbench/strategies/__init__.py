@@ -131,7 +131,7 @@ def own_step_reason(case: Case) -> str | None:
 def stream_reason(case: Case) -> str | None:
     """Explain in words why an iterable dataset cannot be used in this case, or return None if it can.
 
-    An iterable dataset itself divides its samples among the ranks, which some strategies need divided differently.
+    An iterable dataset divides its samples among the ranks by itself. Some strategies need a different division.
     """
     strategy = load_strategy(case.strategy)
     processes = 1 if strategy.one_process else case.world_size

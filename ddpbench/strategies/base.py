@@ -37,7 +37,7 @@ COARSEST_ROUNDOFF = 0.125
 
 
 class CannotTrainError(Exception):
-    """Raised if a strategy cannot train the model that it was given. The message says why.
+    """Raised if a strategy cannot train the given model. The message says why.
 
     A replica raises this error on all ranks, when it is built or in its first step. The case is then skipped.
     """
@@ -101,7 +101,7 @@ class ModelFound:
 
     @property
     def or_cast(self) -> str:
-        """End of a sentence that advises a cast to float32, or an empty text if parameters are complex and stay so."""
+        """A phrase that advises a cast to float32, to end a sentence with; empty if some parameters are complex."""
         return "" if self.are_complex else ', or set dtype = "float32", which casts them'
 
     @property
@@ -157,7 +157,8 @@ class Replica(ABC):
     def watch_steps(self) -> Callable[[], str]:
         """Begin to watch for parts of the model's steps that the strategy leaves out. Called only in proofs.
 
-        Return a function. It returns words on what was left out so far, why, and what to do, or an empty text.
+        Return a function that describes in words what was left out so far, why, and what to do. It returns "" if
+        nothing was left out.
         """
         return str
 
@@ -296,7 +297,7 @@ def state_bytes(optimizer: torch.optim.Optimizer) -> int:
 
 
 def dense_reason(sender: str) -> str:
-    """Return words on why `sender`, which sends dense gradients, cannot send sparse ones, and what to do."""
+    """Say why `sender`, which sends dense gradients, cannot send sparse gradients, and what the user can do."""
     return (
         f"{sender} sends only dense gradients, but some of this model's are sparse: remove sparse=True "
         "from its embeddings, or use ddp with all_reduce and no compression"
@@ -304,7 +305,7 @@ def dense_reason(sender: str) -> str:
 
 
 def parts_reason(strategy: str, closure: str) -> str:
-    """Return words on why a strategy that divides the update among ranks cannot use an optimizer with a closure.
+    """Say why an optimizer with a closure cannot be used with a strategy that divides the update among ranks.
 
     `closure` names the optimizer.
     """
@@ -418,7 +419,7 @@ class Strategy(ABC, Generic[OptionsT]):
         return world_size
 
     def dealt(self, case: Case, rank: int) -> tuple[int, int]:
-        """Return the part of a step's samples that this rank takes, as (index of the part, number of equal parts).
+        """Return which part of a step's samples this rank trains on, as (index of the part, number of equal parts).
 
         Several ranks may take the same part. Every part is taken by some rank. Rates are always computed from
         `case.local_batch` samples per rank and step.
@@ -445,7 +446,7 @@ class Strategy(ABC, Generic[OptionsT]):
         return None
 
     def float64_reason(self, options: OptionsT) -> str:
-        """Explain in words why float64 cannot be used, so that only float32 is proved. Empty if it can be used."""
+        """Explain in words why the proof can use only float32 and not float64, or return "" if it can use float64."""
         return ""
 
     def step_reason(self, case: Case) -> str | None:

@@ -62,7 +62,7 @@ def _note(reached: set[int], number: int, _parameter: torch.Tensor) -> None:
 
 
 class MasterReplica(Replica):
-    """A model whose gradients are sent to rank 0 and, averaged, back."""
+    """A model whose gradients are sent to rank 0, averaged there, and sent back."""
 
     def __init__(self, job: Job) -> None:
         import torch.distributed as dist
@@ -127,9 +127,9 @@ class MasterReplica(Replica):
         return self._own(batch)
 
     def _aggregate_reached(self) -> None:
-        """Average the gradients that the last backward changed. The other gradients are averaged already.
+        """Average the gradients that the last backward changed. All other gradients have been averaged before.
 
-        All ranks must have reached the same parameters.
+        The last backward must have changed gradients of the same parameters on all ranks.
         """
         reached = frozenset(self._reached)
         self._reached.clear()

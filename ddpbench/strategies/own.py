@@ -119,7 +119,7 @@ def _raised(error: BaseException) -> str:
 def _asked(
     who: str, method: str, ask: Callable[..., Any], fits: Callable[[Any], bool], wanted: str
 ) -> Callable[..., Any]:
-    """Return a function that calls `ask`, and raises a clear error if `ask` fails or `fits` refuses its answer."""
+    """Return a function that calls `ask`. It raises a clear error if `ask` fails or if `fits(answer)` is false."""
 
     def asked(*given: Any, **named: Any) -> Any:
         try:

@@ -52,7 +52,7 @@ class Traits:
 
     @property
     def parts_state(self) -> bool:
-        """True if each rank is known to have only a part of the model or of its optimizer."""
+        """True if each rank is known to have only a part of the model or of the optimizer's state."""
         return self.promise is not None and not self.whole_state
 
     @property

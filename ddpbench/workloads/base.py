@@ -116,7 +116,7 @@ class Workload(ABC, Generic[OptionsT]):
         return None
 
     def samples_in(self, batch: Any) -> int | None:
-        """Return the number of samples in a batch of a user's loader; None for the length of the first tensor."""
+        """Return the number of samples in a batch of a user's loader; None means the length of its first tensor."""
         return None
 
     def collate(self, samples: list[Any]) -> Any:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def lacks(found: type[Any]) -> str:
-    """Return the methods that a class lacks to be a workload, as words; `""` if it lacks none."""
+    """Name, in words, the methods that a class still needs to be a workload; `""` if it has them all."""
     missing = [] if callable(getattr(found, "model", None)) else ["model"]
     if not any(callable(getattr(found, name, None)) for name in ("loss", "step")):
         missing.append("loss (or step)")

@@ -158,7 +158,7 @@ def _check_bare(network: Any) -> None:
 
 
 def what(value: Any) -> str:
-    """Return words for a value of a wrong type: "None", "a str", or "a tensor of shape ..."."""
+    """Describe a value of a wrong type in words: "None", "a str", or "a tensor of shape ..."."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {list(value.shape)}"
     return "None" if value is None else with_article(type(value).__name__)

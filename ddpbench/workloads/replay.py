@@ -28,7 +28,7 @@ STEPS_A_PASS = 64
 
 
 class Replay(Workload[ReplayOptions]):
-    """A profile as a workload. Gradients are real tensors, linear in synthetic data, and the loss has no meaning."""
+    """A profile as a workload. Its gradients are real tensors, linear in synthetic data; its loss is always 0."""
 
     name = "replay"
     options = ReplayOptions

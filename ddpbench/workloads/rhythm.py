@@ -1,4 +1,4 @@
-"""Compute the times at which one rank of a replay does what, from a profile."""
+"""Compute from a profile when one rank of a replay must finish each part of a step."""
 
 from __future__ import annotations
 

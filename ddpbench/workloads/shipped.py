@@ -30,7 +30,7 @@ def profile_path(name: str) -> Path:
 
 
 def profile_summary(path: Path) -> str:
-    """Return a line on the profile in a file: what was computed, on which device, and how long a step takes."""
+    """Describe the profile in a file in one line: what was computed, on which device, and how long a step takes."""
     data = json.loads(path.read_text(encoding="utf-8"))
     step_s = sum(_mean(data[part]) for part in ("forward_s", "backward_s", "optimizer_s"))
     step = f"{format_number(1e3 * step_s)} ms a step of {data['local_batch']} samples"

@@ -6,8 +6,9 @@ In a step each worker sends one gradient, and waits until it has been applied an
 server's step ends when it has applied as many gradients as there are workers, no matter from which workers.
 
 If all ranks make the same number of steps, none waits forever. While the server waits, it has received fewer gradients
-than the workers will send. So some worker has yet to send one, and workers wait only for the server. One worker can be
-ahead of others until the end of a block of steps, where all ranks synchronize.
+than the workers will send, so at least one worker still has a gradient to send. That worker is not blocked, because
+workers wait only for the server's answers. One worker can be ahead of others until the end of a block of steps, where
+all ranks synchronize.
 """
 
 from __future__ import annotations
@@ -166,6 +167,6 @@ class WorkerReplica(OrderedReplica):
 
 
 def _spread(layout: BufferLayout) -> None:
-    """Copy the server's parameters to all ranks, because the workers' may be older."""
+    """Copy the server's parameters to all ranks, because the workers may have older parameters."""
     for value in layout.values:
         dist.broadcast(value, src=0)

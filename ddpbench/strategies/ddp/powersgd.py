@@ -59,7 +59,7 @@ class PowerSgdHook(BucketHook):
             self._background.close()
 
     def kept(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return pairs of a parameter and what compression has left out of its gradients so far."""
+        """Return each parameter with the part of its gradients that compression has left out so far."""
         found = []
         for number, memory in self.state.error_dict.items():
             parameters = self._parameters[number]
@@ -73,7 +73,7 @@ class PowerSgdHook(BucketHook):
         start = self.last_start = recorder.mark()
 
         def begun() -> tuple[Summed, int]:
-            """Begin the transfer; return its future, and how many numbers it sends."""
+            """Begin the transfer. Return its future, and the count of numbers that it sends."""
             before = int(state.total_numel_after_compression)
             plain = state.iter < state.start_powerSGD_iter
             sent: Summed = powerSGD_hook(state, bucket)

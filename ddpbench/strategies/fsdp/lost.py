@@ -16,7 +16,7 @@ _MOST_NAMES = 2
 
 
 class LostParts:
-    """Watches a sharded model's steps for hooks, writes to parameters and gradients that FSDP loses."""
+    """Watches a sharded model's steps for three things that FSDP loses: hooks, writes to parameters, late gradients."""
 
     def __init__(self, model: nn.Module, hooked: list[str], *, in_blocks: bool) -> None:
         """Begin to watch `model`. `hooked` names the parameters that had hooks before sharding.
@@ -38,7 +38,7 @@ class LostParts:
                 module.register_forward_hook(partial(self._end, name), prepend=True)
 
     def __call__(self) -> str:
-        """Return words on what was lost so far, why, and what to do, or an empty text if nothing was lost."""
+        """Describe in words what was lost so far, why, and what to do; return "" if nothing was lost."""
         self._find_late()
         if self._late:
             whole = 'set options.fsdp.wrap = "whole", or ' if self._in_blocks else ""
@@ -75,7 +75,7 @@ class LostParts:
                 self._written[name] = None
 
     def _find_hooked(self, _gradient: torch.Tensor) -> None:
-        """Record which shards have hooks during backward. FSDP calls none of them. A step may add them each time."""
+        """Record which shards have hooks during backward. FSDP calls no such hook. Each step may add new hooks."""
         shards = (each for each in self._model.named_parameters() if isinstance(each[1], DTensor))
         self._hooked |= {name: None for name, each in shards if each._backward_hooks}
 

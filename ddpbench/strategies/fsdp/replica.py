@@ -173,7 +173,8 @@ class NotedCollective:
     """Time at which the last call ended."""
 
     def __init__(self, recorder: Recorder, number: int, ranks: int) -> None:
-        """Store where to record. `number` is the same on the `ranks` ranks that take part, and differs elsewhere."""
+        """Store the recorder. All `ranks` ranks that take part have the same `number`, which no other collective
+        has."""
         self.recorder: Recorder | None = recorder
         self._number, self._ranks = number, ranks
 
@@ -235,7 +236,7 @@ class NotedScatter(NotedCollective):
 
 
 class NotedReduce(NotedCollective):
-    """Records the all-reduce of a shard's gradients between replicas. FSDP makes it, then calls this object.
+    """Records the all-reduce of a shard's gradients between replicas. FSDP does the all-reduce, then calls this object.
 
     The all-reduce begins right after the module's reduce-scatter.
     """

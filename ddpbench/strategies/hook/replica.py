@@ -199,7 +199,7 @@ class CompensatedHookReplica(HookReplica, CompensatedReplica):
 
 
 def _as(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-    """Return a part of a bucket in its parameter's shape. A bucket stores complex numbers as pairs of real ones."""
+    """Reshape a parameter's part of a bucket like the parameter. Buckets store complex numbers as pairs of reals."""
     if not parameter.is_complex():
         return part.view_as(parameter)
     return torch.view_as_complex(

@@ -42,8 +42,8 @@ def dealt(layers: int, stages: int) -> list[range]:
 def sends_are_timed(case: Case) -> bool:
     """Return whether the sender, and not only the receiver, must record when a message ends.
 
-    Torch sends a message as soon as it has requested it from a stage, and the receiver records the end. That is not
-    enough between hosts without a common clock.
+    Torch begins to send a message right after asking the stage for it, and usually only the receiver records the end.
+    Between hosts, whose clocks differ, the receiver's record is not enough.
     """
     return case.nodes > 1 and not case.fabric
 
@@ -191,11 +191,12 @@ class NotedStage(CheckedStage):
     The time between two computations is recorded as `synchronize`. It contains waiting for a neighbour or for other
     pipelines, and torch's own work.
 
-    In a step only times are stored, by one Python function per computation or sent message. The records are made later.
-    Time that a stage spends between two computations delays all stages. Each function call there takes microseconds,
-    because the computation has displaced the caches. Nothing is stored for a received message. Torch requests it right
-    after its previous operation, and it has ended when the computation that waited for it starts. (GPipe requests its
-    first gradient only once its activations are sent; no neighbour has a gradient before that.)
+    During a step only times are stored, with one call of a Python function per computation or sent message. The records
+    are made later. The reason is that time which a stage spends between two computations delays all stages, and that
+    each function call at that point takes microseconds, because the computation has displaced the caches. Nothing is
+    stored for a received message: torch requests it right after the previous operation, and it has arrived when the
+    computation that needs it starts. (GPipe requests its first gradient only once its activations are sent; no
+    neighbour has a gradient before that.)
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -282,7 +283,7 @@ class NotedStage(CheckedStage):
             )
 
     def _bucket(self, piece: tuple[int, int], *, sends: bool) -> int:
-        """Return a number for a microbatch's messages in a step, equal on both sides and different from all others."""
+        """Return a number for a microbatch's messages, the same on sender and receiver, and unique within a step."""
         assert self.chunks is not None
         backward, microbatch = piece
         boundary = self.stage_index - (sends if backward else not sends)

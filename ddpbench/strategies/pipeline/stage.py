@@ -39,7 +39,8 @@ class CheckedStage(PipelineStage):
     def _exchange(self, act: Any, message: torch.Tensor, stage: int) -> int:
         """Send or receive a message, and return the rank of the other side.
 
-        As in torch, the message is a batch of one, for which NCCL connects all ranks of the group.
+        As in torch, the message is sent as a batch of one message, because for a batch NCCL connects all ranks of the
+        group.
         """
         peer: int = self._resolve_peer_global_rank(stage)
         for work in dist.batch_isend_irecv([dist.P2POp(act, message, peer, self.group)]):
@@ -51,7 +52,7 @@ def _described(meta: Any) -> list[Any]:
     """Return torch's metadata on a stage's outputs, or on its inputs' gradients, as a JSON value.
 
     Raises:
-        CannotTrainError: some are not plain tensors.
+        CannotTrainError: an output or a gradient is not a plain tensor.
     """
     is_forward = hasattr(meta, "forward_metas")
     return [

@@ -26,8 +26,9 @@ _NOTE = (
 class _Tf(Strategy[_OptionsT]):
     """Base class of both TensorFlow strategies, with the checks of which cases TensorFlow can run.
 
-    The fork server does not import TensorFlow. If pandas is installed, Keras imports it and thus pyarrow, which starts
-    a thread, after which a server must not fork. Also, ranks of other strategies would have TensorFlow in their memory.
+    The fork server does not import TensorFlow. If pandas is installed, Keras imports it, and with it pyarrow, which
+    starts a thread; a server with such a thread must not fork. Also, ranks of other strategies would have TensorFlow in
+    their memory.
     """
 
     algorithm = "collective_reduce"
