@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. One file per subcommand; `exit_codes` documents the exit codes."""
+"""The command line. Each subcommand has its own file; `exit_codes` documents the exit codes."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ _PATIENCE_S = 1.0
 def _end_without_threads(code: int) -> None:
     """Make sure that the process ends with this code, even if non-daemon threads or processes still run.
 
-    Files or packages of the user may have started them, and Python would wait for them.
+    The user's files or packages may have started such threads, and Python would wait for them at exit.
     """
     if not _left_running():
         return
@@ -151,7 +151,7 @@ def _left_running() -> list[Any]:
 
 
 def _whose(one: Any) -> str:
-    """Return words for a thread or process, with the user's file that started it if known."""
+    """Return a phrase that names a thread or process and, if known, the user's file that started it."""
     if not isinstance(one, threading.Thread):
         return f"the process {one.name}"
     from ddpbench.user_files import file_of_thread
@@ -161,7 +161,7 @@ def _whose(one: Any) -> str:
 
 
 def _open_standard_streams() -> None:
-    """Open closed standard streams on /dev/null. Otherwise the next opened file would receive their output."""
+    """Open closed standard streams on /dev/null, so that their output does not go to the next file that is opened."""
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(descriptor)
@@ -181,7 +181,7 @@ def run(argv: list[str] | None = None) -> int:
 
 
 def _ended(argv: list[str] | None) -> int:
-    """Run a command and return its exit code. Lets BrokenPipeError through to `run`."""
+    """Run a command and return its exit code. Leave BrokenPipeError to `run`."""
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # under nohup it is ignored: leave it so
         signal.signal(signal.SIGHUP, _interrupt)
@@ -228,7 +228,7 @@ def _code(error: DdpbenchError) -> int:
 
 
 def _function(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
-    """Return the function of the command that was given.
+    """Return the function that carries out the given command.
 
     Raises:
         RequestError: the command is from an installed package and sets no function.
@@ -245,7 +245,7 @@ def _function(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], i
 def _explained(error: OSError) -> int:
     """Print an error of the operating system, and return the exit code.
 
-    The code is 2 if a file that the user named is the cause, else 1.
+    The code is 2 if the error concerns a file that the user named, otherwise 1.
     """
     from ddpbench.records import explain_os_error, explain_unreadable
 
@@ -262,7 +262,7 @@ def _explained(error: OSError) -> int:
 
 
 def _flush_output() -> None:
-    """Flush standard output while a failure can still be reported. At exit, Python would report it only by code 120.
+    """Flush standard output now, so that a failure is reported. At exit, Python would only exit with code 120.
 
     Raises:
         DdpbenchError: standard output cannot be written, for example on a full disk.
@@ -279,7 +279,7 @@ def _flush_output() -> None:
 
 
 def _tell(sentence: str) -> None:
-    """Print a sentence on what went wrong on standard error."""
+    """Print a sentence that says what went wrong to standard error."""
     with _guarded_stderr():
         say(sentence, sys.stderr)
 
@@ -333,7 +333,7 @@ _MOST_DIGITS = 9
 
 
 def _check_environment(env: Mapping[str, str]) -> None:
-    """Refuse environment variables with which NumPy, Matplotlib or Rich would end a command in a traceback.
+    """Refuse environment variables that would make NumPy, Matplotlib or Rich end a command with a traceback.
 
     Raises:
         RequestError: a variable's value cannot be used; the message names the variable.
@@ -372,7 +372,7 @@ def _check_readable(word: str) -> None:
 
 
 def _is_utf8(word: str) -> bool:
-    """Return whether an argument's bytes are UTF-8, for any encoding that Python decoded them with."""
+    """Return whether an argument's bytes are UTF-8, whichever encoding Python used to decode them."""
     try:
         os.fsencode(word).decode("utf-8")
     except UnicodeError:
@@ -403,7 +403,7 @@ class _Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"invalid choice {shortened(value)}; {advice}")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the arguments; report unknown ones in the name of the subcommand that was given."""
+        """Parse the arguments. Report unknown arguments in the name of the given subcommand."""
         known, unknown = self.parse_known_args(args, namespace)
         if unknown:
             words = [*(sys.argv[1:] if args is None else args)]
@@ -421,7 +421,7 @@ class _Parser(argparse.ArgumentParser):
         return known
 
     def error(self, message: str) -> NoReturn:
-        """Print the error alone: the usage of a command with many options would hide it."""
+        """Print the error without the usage, which would hide it for a command with many options."""
         self.exit(exit_codes.REQUEST, f"{self.prog}: error: {message}\nFor all options: {self.prog} --help\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:

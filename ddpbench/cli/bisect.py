@@ -108,7 +108,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _removed_if_refused(out: Path) -> Iterator[None]:
-    """After a refusal, remove `out` if it was made in this context and is still empty."""
+    """If the body refuses its request, remove the folder `out` if the body made it and left it empty."""
     from ddpbench.errors import RequestError
 
     made_here = not out.exists()
@@ -130,7 +130,7 @@ def _worst(changes: Sequence[Change]) -> Change | None:
 
 
 class _Quiet:
-    """Prints events of a comparison, but nothing about single rounds."""
+    """Prints the events of a comparison, but nothing about individual rounds."""
 
     def begun(self, out: Path) -> None:
         """Do nothing."""

@@ -56,7 +56,7 @@ def _shared() -> dict[str, argparse.Action]:
 
 
 def _repeats(action: argparse.Action, shared: Mapping[str, argparse.Action]) -> bool:
-    """Return whether an argument's help repeats that of a shared argument, apart from an example after a colon."""
+    """Return whether an argument has the same help as the shared argument of that name, apart from `, such as ...`."""
     same = shared.get(_name(action))
     return same is not None and _stem(action) == _stem(same)
 
@@ -66,7 +66,7 @@ def _stem(action: argparse.Action) -> str:
 
 
 def _meanings(actions: Iterable[argparse.Action]) -> dict[str, str]:
-    """Return the meaning of each argument; those with the same help are joined."""
+    """Return the meaning of each argument by name. Arguments with the same meaning share an entry."""
     called: dict[str, list[str]] = {}
     for action in actions:
         called.setdefault(" ".join((action.help or "").replace("%%", "%").split()), []).append(

@@ -1,4 +1,4 @@
-"""`ddpbench compare BASE NEW`: compare the training speed of two sides. With `--interleave`, measure both now."""
+"""`ddpbench compare BASE NEW`: compare how fast two sides train. With `--interleave`, measure both now."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_drift(arguments: argparse.Namespace) -> None:
-    """Refuse flags that only apply to sides measured at different times.
+    """Refuse flags that apply only if the two sides were measured at different times.
 
     Raises:
         RequestError: such a flag was given.
@@ -138,7 +138,7 @@ def _refuse_drift(arguments: argparse.Namespace) -> None:
 
 
 def _of_two(arguments: argparse.Namespace) -> Changes:
-    """Return the comparison of two sides that are already measured.
+    """Compare two sides that are already measured.
 
     Raises:
         RequestError: the sides are the same run or copies of one, or an argument names no side.
@@ -165,7 +165,7 @@ def _of_two(arguments: argparse.Namespace) -> Changes:
 
 
 def _interleaved(arguments: argparse.Namespace) -> Changes:
-    """Interleave two sides and return their comparison.
+    """Measure two sides in turn (interleaved), and compare them.
 
     Raises:
         RequestError: an argument names no side, or a side cannot start.
@@ -234,7 +234,7 @@ class _Lines:
 
 
 def _publish(changes: Changes, arguments: argparse.Namespace) -> int:
-    """Print and write the comparison as requested. Return 1 if `--fail-on` fails or no case can be judged, else 0."""
+    """Print and write the comparison as requested. Return 1 if `--fail-on` applies or no case can be judged, else 0."""
     from dataclasses import replace
 
     from ddpbench.analysis.regression.wording import failing, judged_any, markdown, to_json, why_failing

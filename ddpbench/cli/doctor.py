@@ -85,7 +85,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def show(findings: Sequence[CheckResult], console: Console, *, verbose: bool = False) -> None:
     """Print the verdict, which is the last finding, then the notes and problems under their topics.
 
-    Findings without anything to do are only named, unless `verbose`.
+    Findings that need no action are only named, unless `verbose`.
     """
     from rich.text import Text
 

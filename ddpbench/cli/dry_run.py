@@ -73,7 +73,7 @@ def table(prepared: Prepared, width: int) -> list[str]:
 
 
 def _claims(prepared: Prepared, width: int) -> list[str]:
-    """Return lines on claims: the number of pairs of cases that decide each, and how many will not run as planned."""
+    """Return a line for each claim: how many pairs of cases decide it, and how many of them will not run as planned."""
     claims = prepared.plan.claims
     entries = {entry.case.case_id: entry for entry in prepared.plan.cases}
     lines = ["", f"claims: {len(claims)}"] if claims else []
@@ -95,7 +95,7 @@ def _claims(prepared: Prepared, width: int) -> list[str]:
 
 
 def launches(prepared: Prepared, catalog: Catalog) -> Iterator[str]:
-    """Yield a line for each launch of the first `rounds_min` rounds, and its ranks' command lines; proofs first."""
+    """Yield a line for each proof and each launch of the first `rounds_min` rounds, with the ranks' command lines."""
     plan, rounds = prepared.plan, prepared.experiment.budget.rounds_min
     names = plan.names
     yield _order_words(prepared)
@@ -110,7 +110,7 @@ def launches(prepared: Prepared, catalog: Catalog) -> Iterator[str]:
 
 
 def _order_words(prepared: Prepared) -> str:
-    """Return words for the seed of the printed order."""
+    """Return a phrase that names the seed of the printed order."""
     seed = prepared.experiment.budget.seed
     if prepared.draws_seed:
         return (
@@ -150,7 +150,7 @@ def _unknown(prepared: Prepared, entry: PlannedCase) -> bool:
 
 
 def _memory(prepared: Prepared) -> str:
-    """Return words for the least memory that the largest case needs; empty if it is unknown or small."""
+    """Return a phrase that says how much memory the largest case needs at least; empty if this is unknown or little."""
     known = [(least_bytes(entry.case) or 0, entry.case) for entry in prepared.plan.runnable]
     most, case = max(known, key=lambda one: one[0], default=(0, None))
     if case is None or most < _MUCH_BYTES:
@@ -160,7 +160,7 @@ def _memory(prepared: Prepared) -> str:
 
 
 def _total(prepared: Prepared) -> str:
-    """Return words for the estimated total time, with the fewest and with the most rounds."""
+    """Return a phrase that gives the estimated total time, for the fewest and for the most rounds."""
     plan, budget = prepared.plan, prepared.experiment.budget
     unknown = [entry.case.workload for entry in plan.runnable if _unknown(prepared, entry)]
     if unknown:
@@ -189,7 +189,7 @@ def _total(prepared: Prepared) -> str:
 
 
 def _left(prepared: Prepared) -> str:
-    """Return words for how many launches of a run are done, and how long the rest of `rounds_min` rounds takes."""
+    """Return a phrase that says how many launches are done, and how long the rest of the `rounds_min` rounds takes."""
     done = Done(prepared.run, prepared.plan)
     done.read()
     left_s = prepared.plan.left_s(done, shared=own_environment_allows_sharing())
@@ -199,7 +199,7 @@ def _left(prepared: Prepared) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    """Return words for an estimated duration. From 10 s on, it is rounded up to whole seconds."""
+    """Return an estimated duration as text. From 10 s on, it is rounded up to whole seconds."""
     return format_seconds(math.ceil(seconds) if seconds >= 10 else round(seconds, 1))
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 
 class Given(argparse.Action):
-    """Stores a flag's value. If a flag that takes several values is repeated, all are stored, each once.
+    """Stores a flag's value. If a flag that takes several values is repeated, all distinct values are stored.
 
-    A flag that takes one value cannot be repeated with a different value, as it is unknown which of the two was meant.
+    A flag that takes one value cannot be repeated with a different value, because it is unclear which value was meant.
     """
 
     hint = "give it once"
@@ -20,7 +20,9 @@ class Given(argparse.Action):
     def __call__(
         self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
     ) -> None:
-        """Store the values, or add them to those given before; refuse a second value for a flag that takes one.
+        """Store the values, or add them to earlier ones.
+
+        Refuse a different second value for a flag that takes only one.
 
         Raises:
             ArgumentError: the flag takes one value and already has a different one.
@@ -33,7 +35,7 @@ class Given(argparse.Action):
         setattr(namespace, self.dest, values)
 
     def _repeated(self, namespace: argparse.Namespace) -> bool:
-        """Return whether this flag was given before, and note that it is given now."""
+        """Return whether this flag was given before, and record that it is given now."""
         given: set[str] = namespace.__dict__.setdefault("_given", set())
         again = bool(self.option_strings) and self.option_strings[0] in given
         given.update(self.option_strings[:1])
@@ -120,7 +122,7 @@ class Renamed(argparse.Action):
 
 
 def number(flag: str, limit: str) -> Callable[[str], Any]:
-    """Return a parser for the number that `flag` takes. The parser refuses values outside `spec.limits.LIMIT`."""
+    """Return a parser for the number that `flag` takes. `limit` names the allowed range in `ddpbench.spec.limits`."""
 
     def read(text: str) -> float:
         from ddpbench.spec import limits
@@ -133,7 +135,7 @@ def number(flag: str, limit: str) -> Callable[[str], Any]:
 
 
 def share(text: str) -> float:
-    """Return the fraction that a flag's text stands for, such as `3%` or `0.03`.
+    """Return the fraction that a flag's text gives, such as 0.03 for `3%` or `0.03`.
 
     Raises:
         ArgumentTypeError: the text is not a number from 0 up to, but not including, 1.
@@ -195,7 +197,9 @@ def out(
 
 
 def output_path(text: str) -> Path:
-    """Parse the path of an output file; `-` is standard output. As a `type`, this marks arguments for output files.
+    """Parse the path of an output file; `-` is standard output.
+
+    Used as a `type`, this also marks an output file's argument.
 
     Raises:
         ArgumentTypeError: the path ends with a slash, so that it can only be a folder.
@@ -215,7 +219,7 @@ def output_file(parser: argparse.ArgumentParser, option: str, help: str) -> None
 
 
 def check_outputs(arguments: argparse.Namespace, *names: str) -> bool:
-    """Check that a command's output files can be written; return whether one is standard output.
+    """Check that a command's output files can be written; return whether one of them is standard output.
 
     Raises:
         RequestError: standard output is given twice, or with --json; or a file is given twice.
@@ -243,7 +247,7 @@ def check_outputs(arguments: argparse.Namespace, *names: str) -> bool:
 
 
 def turns(parser: argparse.ArgumentParser) -> None:
-    """Add `--turns`, which sets what two sides take turns in: blocks of steps or launches."""
+    """Add `--turns`, which sets how two sides take turns: after each block of steps, or after each launch."""
     parser.add_argument(
         "--turns",
         choices=("blocks", "launches"),

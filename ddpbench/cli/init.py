@@ -1,4 +1,4 @@
-"""`ddpbench init SCRIPT`: write the class that makes a training script measurable, as far as the script allows."""
+"""`ddpbench init SCRIPT`: write, as far as possible, the class that lets ddpbench measure a training script."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _tried(script: Script, written: Written, source: str) -> tuple[bool, str]:
-    """Return whether a step of the class works, and a sentence on this to print."""
+    """Try a step of the class; return whether it works, and a sentence to print about it."""
     from ddpbench.errors import DdpbenchError
     from ddpbench.launch.own_class import can_guard
     from ddpbench.launch.own_class.trial import trial_of

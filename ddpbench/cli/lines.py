@@ -29,7 +29,7 @@ _QUOTED_WORD = re.compile(r"""(?<![^\s(=])(?:\$'(?:[^'\\]|\\.)*+'|'[^']*+'(?:"'"
 
 
 def columns_here(stream: TextIO | None = None) -> int:
-    """Return how many columns to print: `COLUMNS` or the terminal's width, within `_NARROWEST` to `WIDEST`.
+    """Return how many columns to print: `COLUMNS` or the terminal's width, limited to `_NARROWEST` to `WIDEST`.
 
     If neither is known, it is `WIDEST`.
     """
@@ -75,7 +75,7 @@ def _named_on_one_line(text: str) -> str:
 
 
 def say(text: str, stream: TextIO | None = None, *, indent: int = 2) -> None:
-    """Print sentences: on a terminal wrapped between words, elsewhere one line each, for other programs."""
+    """Print sentences. On a terminal they wrap between words; elsewhere, for other programs, each is one line."""
     stream = stream or sys.stdout
     for line in clean(_named_on_one_line(text)).split("\n"):
         before = len(line) - len(line.lstrip())
@@ -122,7 +122,7 @@ def aligned(
     """Return rows as lines with aligned columns: those in `left` aligned left, the others right.
 
     If the rows are wider than `width`, cells of the `breakable` columns wrap, the widest column first. If that is not
-    enough, the next of `gaps` separates the columns. Rows that still do not fit stay too wide.
+    enough, the columns are separated by the next, narrower entry of `gaps`. Rows that still do not fit stay too wide.
     """
     lines: list[str] = []
     rows = [[on_one_line(cell) for cell in row] for row in rows]
@@ -158,7 +158,7 @@ def _in_columns(
 
 
 def broken(label: str, width: int) -> list[str]:
-    """Break a case's name into lines, between its parts if each part fits into a line, else between words."""
+    """Break a case's name into lines: between its parts if each part fits into a line, otherwise between words."""
     lines = [""]
     for part in label.split(JOINT):
         joined = f"{lines[-1]}{JOINT}{part}" if lines[-1].strip() else f"{lines[-1]}{part}"
@@ -184,6 +184,6 @@ def _least(label: str) -> int:
 
 
 def _held(text: str) -> str:
-    """Return text with no-break spaces between each number and its unit, and within quoted words of a command line."""
+    """Replace spaces that must not break (after a number, in a quoted word of a command line) with no-break spaces."""
     held = _QUOTED_WORD.sub(lambda word: word[0].replace(" ", _NO_BREAK), text)
     return re.sub(r"(?<=\d) (?=[^\s\d])", _NO_BREAK, held)

@@ -82,7 +82,7 @@ def _summaries(table: Mapping[str, Entry]) -> dict[str, str]:
 
 
 def _folded(section: Mapping[str, str]) -> dict[str, str]:
-    """Return a section with one entry for sizes of a name, as in `NAME:SIZE`, that have the same description."""
+    """Return a section in which sizes of one name (`NAME:SIZE`) with the same description share an entry."""
     sizes: dict[tuple[str, str], list[str]] = {}
     for name, summary in section.items():
         head, _, size = name.partition(":")

@@ -25,7 +25,10 @@ from ddpbench.units import format_number, format_seconds
 
 @contextmanager
 def listening(console: Console) -> Iterator[Listener]:
-    """Yield a listener for the sweep: on a terminal it draws a bar while the context lasts, elsewhere prints lines."""
+    """Yield a listener for the sweep.
+
+    On a terminal it draws a bar while the context is open; elsewhere it prints lines.
+    """
     if console.is_terminal:
         with BarListener(console) as bar:
             yield bar
@@ -83,9 +86,9 @@ class LineListener(Listener):
         self._left_s, self._since = left_s, self._clock()
 
     def _left(self) -> str:
-        """Return words for the expected time left; empty below one second.
+        """Return a phrase for the expected time left; empty below one second.
 
-        A current launch that takes longer than expected does not reduce the time expected for the launches after it.
+        If the current launch takes longer than expected, the time for the launches after it is not reduced.
         """
         after = self._total - self._done
         left_s = max(self._left_s - (self._clock() - self._since), self._left_s * after / (after + 1))

@@ -1,4 +1,4 @@
-"""What a sweep prints at its end: the table of cases and the sentences, or the same as JSON."""
+"""What a sweep prints at its end: a table of its cases and sentences about its results, or the same as JSON."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _ESTIMANDS = f"samples/s: {MEDIAN}; speed-up: {WITHIN_ROUNDS}"
 
 
 def exit_code(summary: RunSummary) -> int:
-    """Return 0 if all cases are ok or skipped and at least one is ok, otherwise 1."""
+    """Return 0 if at least one case is ok and all others are ok or skipped; otherwise 1."""
     statuses = {one.status for one in summary.by_case}
     return 0 if statuses <= {"ok", "skipped"} and "ok" in statuses else 1
 
 
 def print_results(summary: RunSummary, *, quiet: bool = False) -> None:
-    """Print the table of cases and the sentences on a run; if `quiet`, only failed cases and the answer."""
+    """Print a run's table of cases and the sentences about it; if `quiet`, only its failed cases and its answer."""
     if not quiet:
         show(*table(summary.cases, summary.planned, columns_here()))
     for sentence in answered(summary) if quiet else sentences(summary):
@@ -49,7 +49,7 @@ def print_results(summary: RunSummary, *, quiet: bool = False) -> None:
 
 
 def as_json(summary: RunSummary, run: RunDir, **more: Any) -> str:
-    """Return a run's cases, findings, answer and checks as JSON; `more` replaces its fields."""
+    """Return a run's cases, findings, answer and checks as JSON; fields in `more` are added or replace these."""
     course, conclusions = summary.course, summary.conclusions
     result = {
         "run_dir": str(run.path),
@@ -98,7 +98,7 @@ def table(frame: pd.DataFrame, planned: Mapping[str, Case], width: int) -> list[
 
 
 def sentences(summary: RunSummary) -> list[str]:
-    """Return sentences on a run: failed cases, the answer, the findings, what is left out and failed checks."""
+    """Return sentences about a run: its failed cases, answer, findings, omissions and failed checks."""
     lines = [_ESTIMANDS] if any(one.samples_per_s is not None for one in summary.by_case) else []
     lines += answered(summary)
     lines += [
@@ -111,7 +111,7 @@ def sentences(summary: RunSummary) -> list[str]:
 
 
 def answered(summary: RunSummary) -> list[str]:
-    """Return the sentences on failed cases, then those of the answer, each with a line of qualifications."""
+    """Return a line for each failed case, then the answer's sentences, each with a line of qualifications, if any."""
     lines = failed(summary)
     for one in each_tag_once(summary.conclusions.answer):
         lines += [one.text, *([f"  {'; '.join(one.beneath)}"] if one.beneath else [])]
@@ -119,9 +119,9 @@ def answered(summary: RunSummary) -> list[str]:
 
 
 def failed(summary: RunSummary) -> list[str]:
-    """Return a line, with the reason, for each case that is not ok. After `MOST_FAILED` lines, the rest are counted.
+    """Return a line with the reason for each case that is not ok: at most `MOST_FAILED`, then the number of the rest.
 
-    Cases that the plan skips are not included; those that were skipped during their proof are.
+    Cases that the plan skips are left out, but cases that were skipped during their proof are included.
     """
     refused = {one.case_id for one in summary.course.failures if one.status == "skipped" and one.phase}
     names = Namer(summary.planned.values())
@@ -148,7 +148,7 @@ def _head(targets: Sequence[float]) -> list[str]:
 
 
 def _results(record: Mapping[str, Any], *, to_loss: bool) -> list[str]:
-    """Return the text of each of a case's results; empty if a result is unknown."""
+    """Return a case's results as texts, one per column of the table; empty for an unknown result."""
     low, high = record["samples_per_s_ci_low"], record["samples_per_s_ci_high"]
     return [
         _number(record["samples_per_s"]),
@@ -170,8 +170,8 @@ def _known(value: Any) -> bool:
 def settings_of(cases: Sequence[Case]) -> list[Setting]:
     """Return the settings other than strategy, ranks and bucket that distinguish these cases.
 
-    A strategy's options count only if cases with the same strategy and number of ranks differ in them. Emulated links
-    count only if the cases that have any differ in them.
+    A strategy's options are included only if they differ between cases with the same strategy and number of ranks.
+    Emulated links are included only if they differ between the cases that have emulated links.
     """
     groups: dict[tuple[str, int], list[Case]] = {}
     for case in cases:

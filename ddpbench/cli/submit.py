@@ -111,7 +111,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _asked_for(arguments: argparse.Namespace) -> Submission:
-    """Return the submission that the flags describe: a new one, or an existing one changed by the given flags.
+    """Return the submission that the flags describe, which is new or an existing one with the flags applied.
 
     Raises:
         RequestError: the flags contradict each other, or do not apply.
@@ -212,10 +212,10 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
 def _written(
     submission: Submission, room: Mapping[int, float], *, asked: bool, retry_failed: bool
 ) -> Follower:
-    """Write the submission, check that Slurm would accept its jobs, and return the follower of these jobs.
+    """Write the submission, check that Slurm would accept its jobs, and return an object that follows these jobs.
 
-    `room` has the time limit of each job in seconds, by its number of nodes. `asked` tells whether a partition was
-    requested.
+    `room` maps each job's number of nodes to its time limit in seconds. `asked` says whether the user requested a
+    partition.
 
     Raises:
         RequestError: Slurm refuses a job, or no partition has room for it.
@@ -240,7 +240,10 @@ def _written(
 
 
 def _without_script(error: BaseException) -> BaseException:
-    """Return the error to raise. If the error names a refused script, add that it was removed and how to print it."""
+    """Return the error to raise.
+
+    If it names a script that Slurm refused, add that the script was removed, and how to print it.
+    """
     from ddpbench.errors import RequestError
 
     if isinstance(error, RequestError) and _REFUSED in str(error):
@@ -249,7 +252,7 @@ def _without_script(error: BaseException) -> BaseException:
 
 
 def _say_left(submission: Submission) -> None:
-    """Print that the jobs still run, and how to follow or end them."""
+    """Print that the jobs are still running, and how to follow or end them."""
     from ddpbench.text_safety import command
 
     jobs = [size.jobs[-1].job_id for size in submission.sizes if size.jobs]
@@ -277,7 +280,7 @@ def _check_room(room: Mapping[int, float], chosen: Mapping[int, str]) -> None:
 
 
 def _explain(error: RequestError, room: Mapping[int, float]) -> None:
-    """If Slurm refused a job because the default partition has no room for it, raise an error that says so.
+    """Raise a better error if Slurm refused a job because the default partition has no room for it.
 
     Raises:
         RequestError: the default partition has no room; Slurm's message follows.
@@ -293,7 +296,7 @@ def _explain(error: RequestError, room: Mapping[int, float]) -> None:
 
 
 def _make(path: Path) -> Made:
-    """Create the submission's directory if it is missing, so that it can be locked. The result can remove it again.
+    """Create the submission's directory if it is missing, so that it can be locked. The returned object can undo this.
 
     Raises:
         OutputError: the directory cannot be created, holds something else, or could be replaced by another user.
@@ -316,7 +319,10 @@ def _make(path: Path) -> Made:
 
 
 def _report(submission: Submission) -> int:
-    """Make one report on all sizes with measurements. Return 0 if all cases are ok or skipped, else 1."""
+    """Make one report about all numbers of nodes that have measurements.
+
+    Return 0 if all cases are ok or skipped, else 1.
+    """
     import ddpbench
     from ddpbench.cli.results import say_outdated, sentences, table
     from ddpbench.errors import IdentityError

@@ -102,7 +102,7 @@ def _dry_run(request: SweepRequest, *, as_json: bool, verbose: bool) -> int:
 
 
 def _finished_for(prepared: Prepared) -> str:
-    """Return why a run has nothing left to launch; empty if it has launches left."""
+    """Return why a run has no launches left; empty if it has some."""
     from ddpbench.launch.listener import Listener
     from ddpbench.launch.sweep.identification import check_resumable
     from ddpbench.launch.sweep.progress import Progress
@@ -228,9 +228,9 @@ def _resuming(run: RunDir) -> str:
 
 
 def _reason(error: LaunchError | OSError, run: RunDir) -> str:
-    """Return words for the error that ended a sweep.
+    """Return a phrase that describes the error that ended a sweep.
 
-    They are empty for a closed pipe or an unreadable file, which `cli.run` reports for every command.
+    It is empty for a closed pipe or an unreadable file, which `cli.run` reports for every command.
     """
     from ddpbench.records import explain_os_error, explain_unreadable
 

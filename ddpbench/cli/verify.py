@@ -185,7 +185,7 @@ class _Columns:
 
 
 def _called(name: str, strategy: str, called: Mapping[str, str]) -> str:
-    """Return a verdict's name, with its strategy as the user named it."""
+    """Return a verdict's name, in which the strategy has the name that the user gave it."""
     return called.get(strategy, strategy) + name.removeprefix(strategy)
 
 
@@ -194,7 +194,7 @@ def _line(name: str, workload: str, ranks: str, result: str, detail: str) -> str
 
 
 def _detail(verdict: ProofVerdict) -> str:
-    """Return words for a verdict's largest errors, or for why it is not ok."""
+    """Return a phrase that gives a verdict's largest errors, or says why it is not ok."""
     if verdict.result != "ok":
         apart = verdict.promise == "nothing"
         return verdict.reason or f"{'' if apart else 'nothing shows what it trained: '}{verdict.unproved}"
@@ -214,7 +214,7 @@ def _detail(verdict: ProofVerdict) -> str:
 
 
 def _left_out(verdict: ProofVerdict) -> str:
-    """Return words for what a proof could not compare, and why; empty if it compared everything."""
+    """Return a phrase that says what a proof could not compare, and why; empty if it compared everything."""
     made = {proof.compared for proof in verdict.proofs if proof.was_made}
     left: dict[str, str] = {}
     for proof in verdict.proofs:

@@ -1,4 +1,4 @@
-"""An emulated network on this machine, made of network namespaces and rate-limited links, which end with their process.
+"""Emulate a network on this machine with network namespaces and rate-limited links. They vanish with their process.
 
     with Fabric(links, nodes=4, ranks_per_node=1, log=path) as fabric:
         proof = fabric.prove()

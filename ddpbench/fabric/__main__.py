@@ -1,4 +1,7 @@
-"""Make and hold a fabric: `python -P -m ddpbench.fabric SOCKET PARENT`; with `--capabilities`, try what it needs."""
+"""Make and hold a fabric (an emulated network): `python -P -m ddpbench.fabric SOCKET PARENT`.
+
+With `--capabilities`, try which parts of a fabric can be made here instead.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from ddpbench.guard import die_with_parent
 
 
 def main(arguments: list[str]) -> None:
-    """Hold a fabric until the socket closes; with `--capabilities`, print which parts of a fabric can be made here."""
+    """Make and hold a fabric until the socket closes; with `--capabilities`, print which parts can be made here."""
     if arguments == ["--capabilities"]:
         from ddpbench.fabric.trying import print_capabilities
 

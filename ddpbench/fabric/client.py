@@ -1,4 +1,4 @@
-"""Control a fabric (an emulated network): start the process that makes it, place ranks in it, and measure its links."""
+"""Control a fabric (emulated network): start the process that makes it, place ranks in it, and measure its links."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WINDOW_FRAMES = 100
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankPlace:
-    """A rank's place in a fabric, which the rank enters by `entering.enter(place.net_ns, place.user_ns)`."""
+    """A rank's place in a fabric. The rank enters it by `entering.enter(place.net_ns, place.user_ns)`."""
 
     node: int
     interface: str
@@ -140,12 +140,12 @@ class Fabric:
     def prove(self, *, shared_cores: bool = False) -> FabricProof:
         """Load all links with traffic, phase by phase, and return the rates that the kernel's counters show.
 
-        Links within nodes come first, links between racks last. A phase takes about a second, and up to half a minute
-        while other processes use the cores; with `shared_cores`, some seconds. Latency and loss are switched off for
-        this.
+        Links within nodes come first, links between racks last. A phase usually takes about a second. While other
+        processes use the cores, it takes up to half a minute, or some seconds with `shared_cores`. Latency and loss are
+        switched off meanwhile.
 
         Raises:
-            FabricError: a link's rate is wrong by more than 5 %, or with `shared_cores` too low by more than a third;
+            FabricError: a link's rate is wrong by more than 5 % (with `shared_cores`, too low by more than a third);
                 the message says which rate this machine reaches, and what to do.
         """
         links: list[LinkProof] = []
@@ -200,7 +200,7 @@ class Fabric:
 
     @property
     def ended(self) -> str:
-        """Return words on how the process that holds the fabric ended; `""` while it runs."""
+        """Return a phrase that says how the process that holds the fabric ended; `""` while it runs."""
         code = self._process.poll()
         return (
             "" if code is None else f"the process that holds it ended with exit code {code}; see {self._log}"
@@ -214,7 +214,7 @@ class Fabric:
         return FabricError(f"the process that holds the fabric {end}; see {self._log}")
 
     def close(self) -> None:
-        """End the process that holds the fabric, and so all namespaces and links that no rank still uses."""
+        """End the process that holds the fabric. All namespaces and links that no rank still uses vanish with it."""
         self._connection.close()
         try:
             self._process.wait(timeout=0.5)

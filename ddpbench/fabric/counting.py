@@ -1,7 +1,7 @@
 """Read how many bytes a fabric's links have carried, from the statistics of their token buckets.
 
-A reading must take only milliseconds, even on a machine that the traffic overloads. So connections to the kernel are
-opened before there is traffic, and this module unpacks the kernel's messages itself.
+A reading must take only milliseconds, even while traffic overloads the machine. Therefore connections to the kernel are
+opened before the traffic starts, and this module unpacks the kernel's messages itself.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Counters:
                 self._opened[space] = _Opened(connection, names)
 
     def read(self) -> LinkCounts:
-        """Return the bytes that each interface has sent and the frames that it has dropped, since it was made."""
+        """Return how many bytes each interface has sent, and how many frames it has dropped, since it was made."""
         found: LinkCounts = {}
         for space, opened in self._opened.items():
             before = time.monotonic_ns()
@@ -99,7 +99,7 @@ def _dump(connection: socket.socket) -> list[bytes]:
 
 
 def _disciplines(messages: list[bytes]) -> Iterator[tuple[int, bytes, int, int]]:
-    """Yield the interface index, kind, bytes sent and frames dropped of each queueing discipline."""
+    """Yield each queueing discipline's interface index and kind, and the bytes it sent and the frames it dropped."""
     for message in messages:
         _, index, *_ = _TCMSG.unpack_from(message)
         attributes = dict(_attributes(message[_TCMSG.size :]))

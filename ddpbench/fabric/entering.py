@@ -55,8 +55,8 @@ def enter(net_ns: str, user_ns: str = "") -> None:
     threads.
 
     `net_ns` and `user_ns` are the attributes of `RankPlace`. A fabric made without privilege has a user namespace,
-    which is entered first. Entering may clear PR_SET_PDEATHSIG and PR_SET_DUMPABLE, so both are set again. A rank that
-    was to die with its parent then still does, and debuggers and /proc still have access to the rank.
+    which is entered first. Entering may clear PR_SET_PDEATHSIG and PR_SET_DUMPABLE, so both are set again. Then the
+    rank still dies with its parent, and debuggers and /proc can still access it.
 
     Raises:
         OSError: the fabric is gone, or this process has several threads or another user's rights.

@@ -1,4 +1,4 @@
-"""The process that makes and holds a fabric (an emulated network), which ends when this process ends.
+"""The process that makes and holds a fabric (an emulated network). The fabric ends when this process ends.
 
 The process communicates over an inherited socket, with one JSON object per line:
 

@@ -1,7 +1,7 @@
 """Make the namespaces and links of a wiring through netlink. Linux only; nothing made here has a name on the host.
 
-Every rate is enforced by tbf, the kernel's token bucket filter, at the interface that sends. tbf counts a large TCP
-segment with the headers that each of its frames will have, and splits a segment that is larger than the bucket.
+Every rate is enforced at the sending interface by tbf, the kernel's token bucket filter. tbf counts a large TCP segment
+including the headers that each of its frames will have. It splits a segment that is larger than the bucket.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DELAYED_PACKETS = 1_000_000
 
 
 class _Tbf:
-    """pyroute2's tbf, extended by rates of 2^32 bytes/s and more, and by the bucket's size in bytes."""
+    """pyroute2's tbf, extended to support rates from 2^32 bytes/s and a bucket size in bytes."""
 
     parent = sched_tbf.parent
 
@@ -53,7 +53,7 @@ class _Tbf:
 
     @staticmethod
     def fix_request(request: dict[str, Any]) -> None:
-        """Remove fields from the message that were turned into options."""
+        """Remove those fields of the message that `get_parameters` has turned into options."""
         request.pop("rate", None)
 
     @staticmethod
@@ -145,7 +145,7 @@ def _setting(name: str) -> str:
 
 
 def _why_not(error: OSError, kind: str) -> str:
-    """Return words on why namespaces of this kind (`user` or `net`) cannot be made here, and what to do."""
+    """Return a phrase that says why namespaces of this kind (`user` or `net`) cannot be made here, and what to do."""
     lacks = "a fabric needs network namespaces, and this process may not make them"
     root = "run as root, in a container with --cap-add SYS_ADMIN --cap-add NET_ADMIN"
     if error.errno in (errno.ENOSPC, errno.EUSERS):
@@ -182,7 +182,7 @@ def inside(spaces: Spaces, space: int) -> Iterator[IPRoute]:
 
 @contextlib.contextmanager
 def _needing(what: str, module: str, consequence: str) -> Iterator[None]:
-    """Turn the kernel's refusal to make `what` into a FabricError, which names `module` if the kernel lacks it.
+    """If the kernel refuses to make `what`, raise a FabricError instead, which names `module` if the kernel lacks it.
 
     Raises:
         FabricError: the kernel refuses.
@@ -207,7 +207,7 @@ _NO_NETEM = (
 
 
 def add_bridge(netlink: IPRoute, name: str) -> int:
-    """Add a bridge that forwards at once, keeps learned addresses and ignores multicast; return the bridge's index."""
+    """Add a bridge that forwards at once, never forgets addresses and ignores multicast; return its interface index."""
     with _needing("bridge", "bridge", _NO_FABRIC):
         netlink.link(
             "add",
@@ -245,7 +245,7 @@ def shape(netlink: IPRoute, index: int, rate: float, burst: int) -> None:
 
 
 def delay(netlink: IPRoute, index: int, latency_s: float, loss: float) -> None:
-    """Add a latency (s) and a loss (fraction) in front of a rate-limited interface's token bucket.
+    """Add latency (s) and loss (a fraction) in front of a rate-limited interface's token bucket.
 
     Raises:
         FabricError: the kernel has no netem, or refuses it.
@@ -320,7 +320,7 @@ def _refuse_without_netem(netlink: IPRoute) -> None:
 
 
 def ends(wiring: Wiring, space: int) -> list[tuple[Cable, Port]]:
-    """Return each interface of a namespace, with the cable that the interface belongs to."""
+    """Return each interface in the namespace `space`, with the cable that the interface belongs to."""
     return [
         (cable, port) for cable in wiring.cables for port in (cable.near, cable.far) if port.space == space
     ]
@@ -350,9 +350,9 @@ def _finish(
 def _add_routes(netlink: IPRoute, index: int, port: Port, *, lossy: bool) -> None:
     """Add a port's routes, each with a congestion control for TCP, because the host's default may be unsuitable.
 
-    Without loss this is reno, which opens its window to the receiver's in a few round trips and stays there. cubic, the
-    default of most hosts, would stop at the first delay that it sees, and take seconds to fill a shared link. bbr would
-    leave links idle now and then. With loss it is cubic, as on most hosts.
+    On lossy links this is cubic, the default of most hosts. On other links it is reno, which opens its window to the
+    receiver's limit within a few round trips and keeps it there. cubic would stop growing its window at the first delay
+    that it sees, and take seconds to fill a shared link; bbr would leave links idle now and then.
     """
     available = _setting("net/ipv4/tcp_available_congestion_control").split()
     common = {"cc_algo": "cubic" if lossy and "cubic" in available else "reno"}
@@ -370,10 +370,10 @@ def _hardware(address: str) -> str:
 
 
 def _add_neighbours(index: int, addresses: Sequence[str]) -> None:
-    """Add the link addresses of other hosts, so that no ARP request is sent.
+    """Add the link-layer addresses of other hosts to the kernel's table, so that no ARP request is sent.
 
-    When many nodes send to one, an ARP reply would come too late, and the kernel stores no more than 1,024 replies for
-    all namespaces together. There are many addresses, so they are packed into few messages to the kernel.
+    When many nodes send to one node, an ARP reply would come too late. Also, the kernel stores at most 1,024 replies
+    for all namespaces together. As there are many addresses, they are packed into few messages to the kernel.
 
     Raises:
         FabricError: the kernel refuses an address.

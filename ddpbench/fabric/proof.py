@@ -69,9 +69,9 @@ Window = Mapping[tuple[int, str], tuple[int, int, int]]
 
 
 def measured(wiring: Wiring, phase: FlowPhase, windows: Sequence[Window]) -> tuple[LinkProof, ...]:
-    """Return the links' measured rates in the best window, which is the one with the smallest error of the worst link.
+    """Return the links' measured rates in the best time window: the one in which the worst link's error is smallest.
 
-    `windows` has the counts at the windows' edges, n + 1 of them for n windows.
+    `windows` has the kernel's counts at the edges of the time windows: n + 1 counts for n windows.
     """
     found = [
         tuple(_link(wiring, phase, key, (before, after)) for key in sorted(phase.expected))
@@ -105,7 +105,10 @@ def _link(
 
 
 def carried(links: Sequence[LinkProof]) -> float:
-    """Return the total rate of these links (bit/s): the larger of the sums over `out` and over `in`."""
+    """Return the total rate of these links (bit/s).
+
+    It is the sum over the direction `out` or `in`, whichever is larger.
+    """
     return max(sum(link.reached_bit_per_s for link in links if link.side == side) for side in ("out", "in"))
 
 
@@ -123,8 +126,8 @@ def held(
 ) -> tuple[LinkProof, ...]:
     """Repeat a proof until all links reach the requested rates or no tries are left; return the best try's links.
 
-    `carry` makes a try with a given number of windows. With `shared_cores` there are fewer tries, and links may be too
-    slow by up to a third.
+    `carry` runs one try with the given number of time windows and returns the links' rates. With `shared_cores` there
+    are fewer tries, and links may be too slow by up to a third.
 
     Raises:
         FabricError: no try was acceptable.

@@ -1,4 +1,4 @@
-"""A server of input data. A client sends a number (8 bytes, big-endian), and receives that many bytes."""
+"""A server of input data. A client sends a number n (8 bytes, big-endian), and receives n bytes."""
 
 from __future__ import annotations
 

@@ -66,8 +66,8 @@ def segments(rate: float) -> int:
 def window_bytes(rate: float, latency_s: float = 0.0) -> int:
     """Return the initial window (bytes) that a connection offers its sender, a power of two.
 
-    TCP then lets the window grow to the data of `WINDOW_S` and one round trip at this rate (bit/s), or up to twice
-    that. A round trip has four delays of `latency_s`.
+    TCP then lets the window grow to once or twice the data that this rate (bit/s) carries in `WINDOW_S` and a round
+    trip. A round trip has four delays of `latency_s`.
     """
     wanted = rate / 8 * (WINDOW_S + 4 * latency_s)
     return int(2 ** (max(16, math.ceil(math.log2(wanted))) - 1))
@@ -266,9 +266,9 @@ def _check(links: Links, nodes: int, ranks_per_node: int) -> None:
 
 
 def phases(topology: Topology) -> tuple[FlowPhase, ...]:
-    """Return the phases of traffic that together load each rate-limited cable to its rate.
+    """Return phases of traffic, which together load each rate-limited cable at its full rate.
 
-    They load cables within nodes, then between nodes, then between racks.
+    The first phases load cables within nodes, then come cables between nodes, then between racks.
     """
     made = (
         _within_nodes(topology),
@@ -281,7 +281,7 @@ def phases(topology: Topology) -> tuple[FlowPhase, ...]:
 
 
 def _within_nodes(topology: Topology) -> FlowPhase:
-    """Return traffic in a ring over the ranks of each node; no traffic if ranks have no separate links."""
+    """Return traffic in a ring over the ranks of each node; no traffic if ranks have no links of their own."""
     flows: list[TcpFlow] = []
     expected: dict[tuple[int, CableSide], float] = {}
     local = topology.links.local_bandwidth
@@ -301,7 +301,7 @@ def _capacity(topology: Topology, node: int) -> float:
 
 
 def _groups(topology: Topology, network: int) -> list[dict[int, float]]:
-    """Return groups of nodes that reach each other on a network without an uplink.
+    """Return groups of nodes that reach each other on a network without passing an uplink.
 
     A group maps each node to its `_capacity` (bit/s).
     """
@@ -322,7 +322,7 @@ def _between_nodes(topology: Topology) -> FlowPhase:
     """Return traffic in rings, one per set of nodes with equal rates; all rings run at once.
 
     In a single ring over all nodes, a fast node's data would queue at a slow node and delay acknowledgements, so that
-    the slow node's link would not stay busy. Nodes whose rate no other node has get separate phases.
+    the slow node's link would not stay busy. A node whose rate is unique is not in a ring; it gets other phases.
     """
     flows: list[TcpFlow] = []
     expected: dict[tuple[int, CableSide], float] = {}
@@ -353,9 +353,9 @@ def _without_equal(topology: Topology) -> FlowPhase:
 
 
 def _at_the_fastest(topology: Topology) -> FlowPhase:
-    """Return traffic of a group's fastest node with the other nodes and the server of input data.
+    """Return traffic between the fastest node of each group and the other nodes and the server of input data.
 
-    Groups with several fastest nodes get no traffic.
+    A group with several fastest nodes gets no traffic.
     """
     flows: list[TcpFlow] = []
     expected: dict[tuple[int, CableSide], float] = {}

@@ -1,4 +1,4 @@
-"""An emulated network's parts as data: spaces (network namespaces), bridges, cables, and the flows that test it.
+"""An emulated network as data: its spaces (network namespaces), bridges and cables, and the flows that test it.
 
 Space 0 is the switch, which contains all bridges. The data can be converted to JSON and back, because a separate
 process makes the network.
@@ -106,7 +106,7 @@ class TcpFlow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlowPhase:
-    """Flows that run at the same time, and the rate that each direction of a cable must then reach."""
+    """Flows that run at the same time, and the rate that each direction of a cable must reach meanwhile."""
 
     name: str
     flows: tuple[TcpFlow, ...]

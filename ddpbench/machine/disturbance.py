@@ -28,7 +28,7 @@ class _Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Totals:
-    """Use of the cores during a launch (s), and the largest relative change of a core's clock.
+    """How the cores were used during a launch (s), and the largest relative change of a core's clock.
 
     `available_s` is the launch's duration times the number of cores.
     """
@@ -52,7 +52,7 @@ class Totals:
 
 
 def worst_of(noises: Sequence[Noise]) -> Noise:
-    """Return the noise of a launch on several machines: for each quantity, the worst machine's value."""
+    """Return the noise of a launch on several machines, with the worst machine's value of each quantity."""
     clocks = [noise.clock_change for noise in noises if noise.clock_change is not None]
     return Noise(
         steal_fraction=max((noise.steal_fraction for noise in noises), default=0.0),
@@ -95,8 +95,8 @@ class NoiseWatch:
     def tick(self, *, computing: bool) -> None:
         """Sample the loader workers' CPU times and, if ranks are `computing`, the cores' clocks.
 
-        Samples are at least a second apart. Clocks of idle cores are not sampled, because they are low and show no
-        disturbance.
+        Samples are at least a second apart. Clocks are not sampled while ranks are idle, because an idle core's clock
+        is low without any disturbance.
         """
         now = time.monotonic()
         if now < self._next_sample:
@@ -128,7 +128,7 @@ class NoiseWatch:
         return sum(self._helper_cpu_s.values())
 
     def totals(self) -> Totals:
-        """Return the cores' use since construction, by all processes."""
+        """Return how all processes together have used the cores since construction."""
         end = self._sample()
         changes = [
             (max(seen) - min(seen)) / max(seen)
@@ -161,7 +161,7 @@ def _core_times(cores: Container[int]) -> tuple[float, float]:
 
 
 def _throttled_s() -> float:
-    """Return for how long the CPU quota has throttled this process's control group (s); 0 without a quota."""
+    """Return how long the CPU quota has throttled this process's control group (s); 0 if there is no quota."""
     for line in _lines(Path("/proc/self/cgroup")):
         if line.startswith("0::"):
             stat = Path("/sys/fs/cgroup") / line[3:].strip("/") / "cpu.stat"
@@ -194,7 +194,7 @@ OUT_OF = "ran out of"
 
 
 def out_of_memory() -> str:
-    """Return words on whether the machine or the control group ran out of memory, and on what to do."""
+    """Return a phrase that says whether the machine or the control group ran out of memory, and what to do."""
     limit = memory_quota()
     whose = f"this machine {OUT_OF} memory"
     if limit is not None:
@@ -205,8 +205,8 @@ def out_of_memory() -> str:
 def _text(path: Path) -> str:
     """Return the text of one of the kernel's files.
 
-    The file is not opened in text mode, because that stores its decoder under a new name each time, which is never
-    freed.
+    The file is not opened in text mode, because Python would store a decoder under a new name each time and never free
+    it.
     """
     return path.read_bytes().decode("ascii")
 

@@ -33,7 +33,10 @@ class Hardware:
     """True if there are signs of a GPU. Only torch can find out whether a GPU is usable."""
 
     def devices(self, gpus: int | None = None) -> Devices:
-        """Return the devices from which the setting `auto` chooses; `gpus` is how many torch can use, if known."""
+        """Return the devices from which the setting `auto` chooses.
+
+        `gpus` is the number of GPUs that torch can use, if known.
+        """
         count = len(self.gpu_addresses) if gpus is None else gpus
         return Devices(kind="cuda" if count else "cpu", gpus=count, cores=self.physical)
 
@@ -69,7 +72,7 @@ def read_hardware(sys_root: Path = _SYS, proc_root: Path = _PROC, dev_root: Path
 
 
 def _gpu_devices(dev_root: Path) -> bool:
-    """Return whether GPUs have device files, because containers and WSL may lack the driver's folder in /proc."""
+    """Return whether GPUs have device files. Containers and WSL may have these without the driver's folder in /proc."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "unset").strip() in ("", "-1"):
         return False
     return (dev_root / "dxg").exists() or any(dev_root.glob("nvidia[0-9]*"))

@@ -62,8 +62,8 @@ def machine_record(
 ) -> dict[str, Any]:
     """Return the content of `machine.json`.
 
-    To resume a run, its `identity` must be equal, but its `context` may differ. `probe` has the facts that a rank with
-    torch found (`ddpbench.worker.probe.describe`).
+    A run can be resumed only if its `identity` is equal; its `context` may differ. `probe` has the facts that a rank
+    with torch found (`ddpbench.worker.probe.describe`).
     """
     known = known_identity(hardware, experiment_toml, cases) | {
         "gpus": [gpu["name"] for gpu in probe["gpus"]],
@@ -96,7 +96,10 @@ def mpi_of(cases: Iterable[PlannedCase]) -> str | None:
 
 
 def planned_record(nodes: Sequence[str], ranks_per_node: int, port: int) -> dict[str, Any]:
-    """Return the `machine.json` of a run planned on these nodes; the run's first slot adds the nodes' facts later."""
+    """Return the `machine.json` of a run planned on these nodes.
+
+    The run's first process adds facts about the nodes later.
+    """
     planned = {
         "host": ", ".join(dict.fromkeys(nodes)),
         "planned_nodes": list(nodes),
@@ -135,7 +138,8 @@ def nodes_record(
     """Return the `machine.json` of several nodes, each given as (host, number of slots, facts).
 
     A fact that is equal on all nodes appears once, as for one machine; other facts are listed by node. The same applies
-    to `setups`, by host. The order of `nodes` does not matter, because a launcher may renumber them at each start.
+    to the setup facts in `setups`, whose keys are hosts. The order of `nodes` does not matter, because a launcher may
+    renumber them at each start.
     """
     nodes = sorted(nodes, key=lambda node: (json.dumps(node[2], sort_keys=True), node[1], node[0]))
     names = _numbered([host for host, _, _ in nodes])
@@ -155,7 +159,7 @@ def nodes_record(
 
 
 def setup_of(contexts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the setup facts of several runs' machines: one dict if all are equal, otherwise dicts by host and run."""
+    """Return the setup facts of several runs' machines: one dict if all are equal, else one for each host and run."""
     by_name: dict[str, Any] = {}
     known = [setups_of(context) for context in contexts]
     for number, by_host in enumerate(known, start=1):
@@ -168,13 +172,16 @@ def setup_of(contexts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _once(names: Sequence[str], values: Sequence[Any]) -> Any:
-    """Return the common value if all values are equal, otherwise a dict of the values by name; in JSON's types."""
+    """Return the value, if all values are equal, otherwise a dict of the values by name.
+
+    Values get the types of JSON.
+    """
     values = [json.loads(json.dumps(value)) for value in values]
     return values[0] if all(value == values[0] for value in values) else dict(zip(names, values, strict=True))
 
 
 def _numbered(hosts: Sequence[str]) -> list[str]:
-    """Return a name for each node: its host's name, with a number if several nodes are on the same host."""
+    """Return a name for each node: the name of its host, with a number if several nodes are on the same host."""
     count = Counter(hosts)
     seen: Counter[str] = Counter()
     names: list[str] = []
@@ -189,7 +196,7 @@ def check_identity(
 ) -> None:
     """Check that two `machine.json` objects have equal identities.
 
-    `apart` maps the name of a digest to words on which of the digest's inputs differ.
+    `apart` maps the name of a digest to a phrase that says which of the digest's inputs differ.
 
     Raises:
         IdentityError: the identities differ; the message names every difference.
@@ -219,7 +226,7 @@ def sources_named(cases: Iterable[Case]) -> list[str]:
 
 
 def sources_of(names: Iterable[str]) -> str:
-    """Return words that list the users' files and the profiles that `sources_digest` covers for these names."""
+    """Return a list, in words, of the users' files and the profiles that `sources_digest` covers for these names."""
     return " or ".join(
         sorted(
             {name.rpartition(":")[0] if is_import_path(name) else name for name in names if _has_source(name)}

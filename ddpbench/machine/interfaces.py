@@ -44,7 +44,7 @@ class Interface:
 
 
 def list_interfaces(root: Path = Path("/")) -> list[Interface]:
-    """Return the network interfaces in the order in which NCCL sees them: the system's, but those with IPv4 first."""
+    """Return the network interfaces in NCCL's order: as the system lists them, but interfaces with IPv4 first."""
     stats = psutil.net_if_stats()
     families = (socket.AF_INET, socket.AF_INET6)
     found: list[Interface] = []
@@ -100,7 +100,7 @@ def owner_of(address: str, found: Sequence[Interface]) -> Interface | None:
 def gloo_choice(
     found: Sequence[Interface], resolve: Callable[[], list[str]], env: Mapping[str, str]
 ) -> tuple[list[Interface], str]:
-    """Return the interfaces that gloo would use (none if gloo would fail), and words on the reason.
+    """Return the interfaces that gloo would use (none if gloo would fail), and a phrase that says why.
 
     `resolve` returns the addresses of this host's name. The choice follows torch (ProcessGroupGloo.cpp,
     Options::create_default and createDefaultDevice). If GLOO_SOCKET_IFNAME has two characters or more, gloo uses the
@@ -128,7 +128,7 @@ def gloo_choice(
 
 
 def faster_than(chosen: Sequence[Interface], found: Sequence[Interface], env: Mapping[str, str]) -> str:
-    """Return words on the fastest interface, if its reported rate is at least twice that of gloo's; otherwise `""`.
+    """Describe the fastest interface in words, if its reported rate is at least twice that of gloo's; otherwise `""`.
 
     The result is also `""` if the user chose gloo's interface, or if gloo's interface is loopback or has an unknown
     rate.
@@ -142,12 +142,18 @@ def faster_than(chosen: Sequence[Interface], found: Sequence[Interface], env: Ma
 
 
 def _reachable(interface: Interface) -> bool:
-    """Return whether an interface has an address other than a link-local one, which every running interface has."""
+    """Return whether an interface has an address that is not link-local.
+
+    Every running interface has a link-local one.
+    """
     return any(not ipaddress.ip_address(address).is_link_local for address in interface.addresses)
 
 
 def gloo_interfaces() -> tuple[str, str]:
-    """Return words on the interfaces that gloo would use here, and on a faster one; both `""` if unknown."""
+    """Return two phrases: the interfaces that gloo would use here, and a faster one.
+
+    Both are `""` if the interfaces cannot be determined.
+    """
     try:
         found = list_interfaces()
         addresses = look_up(socket.gethostname())

@@ -1,6 +1,6 @@
 """Find the MPI library that ranks would use here, and whether torch has UCC.
 
-Separate processes do this, because loading a library may end a process.
+Separate processes do this, because loading an MPI library may end the process that loads it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ask the kernel which process holds the name of an abstract Unix socket; the process cannot hide this."""
+"""Ask the kernel which process holds the name of an abstract Unix socket. A process cannot hide that it does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class NameHolder:
-    """The holder of a socket's name: user id and process id, each None if unknown, and whether the socket listens."""
+    """The holder of a socket's name: its user id and process id (None if unknown), and whether its socket listens."""
 
     user: int | None
     process: int | None
@@ -142,9 +142,9 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _listed() -> dict[str, _Socket]:
-    """Return the sockets in /proc/net/unix by name, without users.
+    """Return the sockets in /proc/net/unix, by name. Their users are unknown.
 
-    Every kernel has this file, even where netlink's query is not allowed.
+    Every kernel has this file, even where the query over netlink is not allowed.
     """
     try:
         text = (_PROC / "net/unix").read_text("utf-8", "surrogateescape")
@@ -154,10 +154,10 @@ def _listed() -> dict[str, _Socket]:
 
 
 def _processes(inodes: AbstractSet[int]) -> dict[int, tuple[int, int]]:
-    """Return the process that opened each socket, and the process's user, by the socket's inode.
+    """Return, for each socket's inode, the process that opened the socket and the user of that process.
 
-    Only processes that this user may see are found. If processes have inherited a socket, return the one that opened
-    it.
+    Only processes that this user may see are found. If child processes have inherited the socket, the process that
+    opened it is returned.
     """
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
     opened_by: dict[int, dict[int, tuple[int, int]]] = {}
@@ -175,9 +175,9 @@ def _processes(inodes: AbstractSet[int]) -> dict[int, tuple[int, int]]:
 
 
 def _first(opened: Mapping[int, tuple[int, int]]) -> tuple[int, int]:
-    """Return the process whose parent is not among these processes, and the process's user.
+    """Return the process whose parent is not among these processes, and the user of that process.
 
-    `opened` maps a process to its parent and its user.
+    `opened` maps each process to its parent and its user.
     """
     process = min(opened, key=lambda one: (opened[one][0] in opened, one))
     return process, opened[process][1]

@@ -39,10 +39,10 @@ def deal(
 ) -> list[Stand]:
     """Return the cores of each of `ranks` ranks on one machine: `threads` cores per rank, if there are enough.
 
-    If there are too few cores, several ranks get the same ones. The `loader_workers` loader workers of each rank use
-    the cores that are left: one core each if enough are left, or all remaining cores together. If no cores are left,
-    they use the rank's own. If `nearby` is given, it has the cores close to each rank's GPU, which the rank and its
-    loader workers use. If not `pinned`, all ranks and loader workers may use all cores.
+    If there are too few cores, several ranks share the same cores. Each rank has `loader_workers` loader workers, which
+    use the cores that are left: one core per worker if there are enough, otherwise all workers share all of them. If no
+    cores are left, the workers use their rank's cores. If `nearby` is given, it lists the cores close to each rank's
+    GPU, and the rank and its loader workers use these. If not `pinned`, all ranks and loader workers may use all cores.
     """
     if not pinned:
         return [Stand(cores=tuple(cores))] * ranks
@@ -73,7 +73,7 @@ def early_env(case: Case) -> Mapping[str, str]:
 
     Launches with equal variables share a fork server. An empty value stands for a variable that must not be set;
     `applied` removes it. A framework that is imported before ranks are forked gets a separate server. Otherwise its
-    memory would also count as that of other cases' ranks.
+    memory would also be counted for ranks of cases that do not use it.
     """
     framework = load_strategy(case.strategy).framework if early_imports(case) else ""
     return {

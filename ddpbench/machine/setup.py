@@ -62,7 +62,7 @@ def _os_name(release: Path) -> str:
 
 
 def _each(folder: Path, pattern: str) -> str:
-    """Return the different contents of the files that match a pattern, sorted and joined by commas."""
+    """Return the distinct contents of the files that match a pattern, sorted and joined by commas."""
     return ", ".join(sorted({_line(path) for path in folder.glob(pattern)} - {""}))
 
 
@@ -79,7 +79,7 @@ def _chosen(line: str) -> str:
 
 
 def _interfaces(folder: Path) -> list[str]:
-    """Return words on each network device, with its rate and driver, such as `eth0 25 Gbit/s, mlx5_core`."""
+    """Describe each network device by its name, rate and driver, such as `eth0 25 Gbit/s, mlx5_core`."""
     interfaces = []
     for path in sorted(folder.glob("*")):
         if not (path / "device").exists():  # a bridge, loopback or virtual pair
@@ -92,7 +92,7 @@ def _interfaces(folder: Path) -> list[str]:
 
 
 def _infiniband(folder: Path) -> list[str]:
-    """Return words on each InfiniBand adapter: its name, its ports' rates and its firmware."""
+    """Describe each InfiniBand adapter by its name, its ports' rates and its firmware."""
     adapters = []
     for path in sorted(folder.glob("*")):
         ports = [f"port {port.name} {_line(port / 'rate')}" for port in sorted(path.glob("ports/*"))]

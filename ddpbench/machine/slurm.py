@@ -11,7 +11,7 @@ _ASK_S = 20.0
 
 
 def _scontrol(job_id: str) -> str:
-    """Return Slurm's information on a job as one line, from `scontrol`; `""` if Slurm does not answer."""
+    """Return Slurm's information about a job as one line, from `scontrol`; `""` if Slurm does not answer."""
     try:
         done = subprocess.run(
             ["scontrol", "-o", "show", "job", job_id],
@@ -42,7 +42,7 @@ def queue_wait_s(shown: str) -> float | None:
 def own_job(
     slots: int, env: Mapping[str, str] = os.environ, ask: Callable[[str], str] = _scontrol
 ) -> dict[str, object] | None:
-    """Return the facts about this process's Slurm job that `machine.json` stores; None outside a job.
+    """Return the facts that `machine.json` stores about this process's Slurm job; None outside a job.
 
     `slots` is the number of slots for ranks in the job.
     """

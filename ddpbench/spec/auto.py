@@ -16,9 +16,9 @@ _THREADS, _ALL = "threads_per_rank", "all"
 def resolve(experiment: Experiment, devices: Devices) -> Experiment:
     """Return the experiment with `auto` and `all` replaced by values for this machine.
 
-    World sizes become 1, 2, 4 ... up to the number of devices. On a fabric with given nodes and ranks per node, they
-    become 1 and the product of the two, and `left_out` names the world sizes that do not fit. Device and backend become
-    those of the machine, and `all` threads becomes the number of cores.
+    World sizes become 1, 2, 4 ... up to the number of devices. If the fabric's nodes and ranks per node are given,
+    world sizes become 1 and the product of the two, and `left_out` names the powers of two that do not fit. Device and
+    backend become the machine's, and `all` threads becomes the number of cores.
     """
     base, axes, exclude = experiment.base, dict(experiment.axes), experiment.exclude
     automatic = "cpu" if experiment.emulates else devices.kind  # emulated links do not connect GPUs
@@ -44,10 +44,10 @@ def without_all_threads(experiment: Experiment) -> Experiment:
 
 
 def _with_all_threads(experiment: Experiment, cores: int | None) -> Experiment:
-    """Return the experiment with `cores` threads in place of `all`, only for the strategy `single`.
+    """Return the experiment with `all` threads replaced by `cores`, for the strategy `single` only.
 
-    No such case is added if `cores` is None or the experiment already has that number of threads. It is not added
-    either if the experiment lacks `single`, or has only replays, whose ranks sleep instead of computing.
+    `all` is removed without a replacement if `cores` is None or already among the thread counts. It is also removed if
+    the experiment lacks `single` or has only replays, whose ranks sleep instead of computing.
     """
     given = experiment.axes.get(_THREADS, [])
     if _ALL not in given:
@@ -70,14 +70,14 @@ def _with_all_threads(experiment: Experiment, cores: int | None) -> Experiment:
 
 
 def _counted(values: Sequence[Any], count: int | None) -> list[Any]:
-    """Return numbers of threads, in which `count` replaces `all`. Without a count, `all` is left out."""
+    """Return these thread counts with `all` replaced by `count`. If `count` is None, `all` is left out."""
     if count is None:
         return [value for value in values if value != _ALL]
     return [count if value == _ALL else value for value in values]
 
 
 def left_out(experiment: Experiment) -> str:
-    """Return a sentence on the powers of two that `auto` leaves out because they do not fit the fabric's layouts.
+    """Return a sentence about the powers of two that `auto` leaves out because they do not fit the fabric's layouts.
 
     Return an empty text if all of them fit. If both world sizes and nodes are axes, `auto` means one rank per node, and
     the sentence says this instead.
@@ -113,7 +113,7 @@ def _layouts(experiment: Experiment) -> list[tuple[int, int]]:
 
 
 def _of_fabric(experiment: Experiment, name: str) -> Sequence[Any]:
-    """Return the values of a fabric's setting: those of its axis, or a list with its single value."""
+    """Return the values of a setting of the fabric: its axis's values, or a list of its single value."""
     fabric = experiment.fabric
     values: Sequence[Any] = experiment.axes.get(
         f"fabric.{name}", [getattr(fabric, name) if fabric is not None else None]
@@ -122,13 +122,13 @@ def _of_fabric(experiment: Experiment, name: str) -> Sequence[Any]:
 
 
 def _fitting(experiment: Experiment) -> list[int]:
-    """Return 1, for base cases, and the world sizes of the fabric's layouts, sorted; empty without such layouts."""
+    """Return the sorted world sizes of the fabric's layouts, plus 1 for base cases; empty if there are no layouts."""
     layouts = _layouts(experiment)
     return sorted({1, *(nodes * a_node for nodes, a_node in layouts)}) if layouts else []
 
 
 def _unfit_pairs(experiment: Experiment, sizes: Sequence[int]) -> list[dict[str, list[Any]]]:
-    """Return exclude rules for combinations of these world sizes with nodes or layouts that they do not fit."""
+    """Return rules that exclude each of these world sizes with the node counts or layouts that it does not fit."""
     given = experiment.axes["world_size"]
     rules: list[dict[str, list[Any]]] = []
     if crossed_axis(experiment) == "nodes":

@@ -1,4 +1,4 @@
-"""Declare a field of `Case` together with its role in comparisons, its words and its column in `cases.csv`."""
+"""Declare a field of `Case` with its role in comparisons, its wording in texts and its column in `cases.csv`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def axis(
     decides: Collection[Decided] = (),
     always_shown: Callable[[Value], bool] = lambda value: False,
 ) -> Value:
-    """Return a dataclass field with this default and an `Axis` declared from the other arguments."""
+    """Return a dataclass field with this default, and with an `Axis` in its metadata made from the other arguments."""
     declared = Axis(
         role=role, title=title, meaning=meaning, word=word, decides=decides, always_shown=always_shown
     )

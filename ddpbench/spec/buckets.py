@@ -1,4 +1,4 @@
-"""Compute the gradient buckets that DDP makes, to find bucket caps that make the same ones before any timing."""
+"""Compute the gradient buckets that DDP makes, to find before any timing which bucket caps make equal buckets."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _MOST_WORTH = 3
 def bucket_bytes(sizes: Sequence[int], cap: BucketCap, shrink: int = 1) -> tuple[int, ...]:
     """Return the bytes of each bucket for gradients of these sizes in bytes, in the order in which they become ready.
 
-    A bucket is complete with the gradient with which it reaches its cap (`compute_bucket_assignment_by_size` in torch's
-    reducer). The cap `default` is smaller for the first bucket. Caps are divided by `shrink`.
+    A bucket is closed after the gradient that brings it to its cap (see `compute_bucket_assignment_by_size` in torch's
+    reducer). With the cap `default`, the first bucket has a smaller cap than the rest. Caps are divided by `shrink`.
     """
     if cap == "default":
         caps = [FIRST_DEFAULT_MB * MIB // shrink, DEFAULT_MB * MIB // shrink]
@@ -39,9 +39,9 @@ def bucket_bytes(sizes: Sequence[int], cap: BucketCap, shrink: int = 1) -> tuple
 
 
 def caps_worth(sizes: Sequence[int], taken: Sequence[BucketCap], shrink: int = 1) -> tuple[float, ...]:
-    """Return other bucket caps in MiB, largest first, each of which cuts these gradients into different buckets.
+    """Return bucket caps (MiB), largest first, that divide these gradients into buckets in new ways.
 
-    None of them makes the same buckets as one of the caps `taken`.
+    No two of them make the same buckets, and none makes the same buckets as a cap in `taken`.
     """
     known = {bucket_bytes(sizes, cap, shrink) for cap in taken}
     caps: list[float] = []
@@ -62,7 +62,7 @@ def _rounded(value: float) -> float:
 def equal_words(
     workload: str, cap: BucketCap, stands_for: Sequence[BucketCap], worth: Sequence[float]
 ) -> str:
-    """Return a sentence on caps that make the same buckets as `cap`, which are `stands_for`, and on other caps.
+    """Return a sentence that names the caps with the same buckets as `cap` (`stands_for`) and caps with other buckets.
 
     For example: `gpt:nano: bucket caps default and 1 MiB make the same buckets and are run once; caps that make
     others: ...`.

@@ -62,15 +62,16 @@ class Case:
     (`ddpbench.records.plan`).
 
     `bucket_cap_mb` is in MiB as in DDP. The value `"default"` is DDP's default (25 MiB after a first bucket of 1 MiB),
-    and None means that the strategy has no buckets. `local_batch` is the number of samples per rank, and `global_batch`
-    that per step of the whole job. `options_json` has the strategy's options, `workload_options_json` the workload's,
-    both sorted and with defaults filled in. `replicate` distinguishes otherwise equal cases that are compared with each
-    other on purpose (`ddpbench noise`).
+    and None means that the strategy has no buckets. `local_batch` is the number of samples per step of one rank, and
+    `global_batch` the number per step of the whole job. `options_json` has the strategy's options and
+    `workload_options_json` the workload's, both sorted and with defaults filled in. `replicate` distinguishes otherwise
+    equal cases that are compared with each other on purpose (`ddpbench noise`).
 
     `dtype` is the type of parameters and gradients, or `own` if a user's model keeps its types. A `precision` other
     than `full` runs forward and loss under autocast to that type. `data` says whether batches come through a DataLoader
-    or are in the device's memory. With `evaluation` and `checkpoint`, a launch also times these, after its timed steps.
-    Checkpoints go to a folder in `checkpoint_dir`, or in the launch's folder if that is empty.
+    or are in the device's memory. If `evaluation` or `checkpoint` is set, a launch also times an evaluation or a
+    checkpoint after its timed steps. Checkpoints go to a folder in `checkpoint_dir`, or in the launch's folder if that
+    is empty.
 
     `fabric` names the emulated links between ranks (`ddpbench.spec.fabric.Links`), with nominal rates; it is empty for
     the machine's own links. `compute` says whether ranks train (`real`), replay a measured profile (`replayed`) or
@@ -79,12 +80,12 @@ class Case:
 
     `env_json` has the requested environment variables, sorted; the value of a variable to unset is an empty text.
 
-    `recovery` names what fails while a launch, in addition, trains with a snapshot every `snapshot_every` steps; `off`
-    for no such part. The ranks of that part are divided among `agents` agents of torchrun, and wait
-    `collective_timeout` seconds for each other.
+    Unless `recovery` is `off`, a launch has an additional part that trains with a snapshot every `snapshot_every`
+    steps, and `recovery` names what fails in it. The ranks of this part are divided among `agents` agents of torchrun,
+    and wait up to `collective_timeout` seconds for each other.
 
-    `strategy` may be an import path such as `mine.py:TopK`. `strategy_traits` has the traits that this class states
-    (`ddpbench.spec.stated.StatedTraits`), and is empty for strategies of ddpbench.
+    `strategy` may be an import path of a user's class, such as `mine.py:TopK`. `strategy_traits` then has the traits
+    that the class declares (`ddpbench.spec.stated.StatedTraits`); it is empty for strategies of ddpbench.
     """
 
     experiment: Text = ""
@@ -308,7 +309,7 @@ class Case:
 
     @property
     def known_algorithm(self) -> str:
-        """Return the algorithm from which bytes and times can be predicted; empty if it is unknown, or a user's.
+        """Return the algorithm, from which bytes and times can be predicted; empty if it is unknown, or a user's class.
 
         The all-reduce of gloo is a ring for all sizes. MPI, NCCL and UCC choose by message size and by the layout of
         ranks.
@@ -318,7 +319,7 @@ class Case:
 
     @property
     def chosen(self) -> list[str]:
-        """Return words for the algorithm and the schedule, for each that is not the strategy's default."""
+        """Return the names of the algorithm and the schedule, leaving out each that is the strategy's default."""
         usual = _USUAL.get(self.strategy)
         asked = zip((short_name(self.algorithm), self.schedule), usual, strict=True) if usual else ()
         return [word.replace("_", " ") for word, own in asked if word not in ("", own)]
@@ -379,7 +380,7 @@ class Case:
 
     @property
     def proof_key(self) -> str:
-        """Return a key that is equal for cases that compute the same, so that one proof is valid for all of them.
+        """Return a key that is equal for cases that compute the same results. One proof is valid for all of them.
 
         Recovery is not part of the key, nor are the link rates and the dilation of a case with a fabric.
         """
@@ -392,7 +393,10 @@ class Case:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Case:
-        """Return the case from an object of `to_json`, without unknown keys, so that old code can read new plans."""
+        """Return the case from an object that `to_json` made.
+
+        Unknown keys are ignored, so that old code can read new plans.
+        """
         return cls(**{name: data[name] for name in cls.__slots__ if name in data})
 
 

@@ -1,4 +1,4 @@
-"""The facts on strategies and workloads with which experiments are validated, without importing them."""
+"""The facts about strategies and workloads that validate an experiment without importing them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class NoOptions(BaseModel, extra="forbid", frozen=True):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StrategyInfo:
-    """Traits that a strategy states without torch being imported; see `ddpbench.strategies.Strategy`."""
+    """The traits of a strategy that can be read without importing torch; see `ddpbench.strategies.Strategy`."""
 
     name: str
     options: type[BaseModel]
@@ -67,9 +67,9 @@ class StrategyInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkloadInfo:
-    """Traits that a workload states without torch being imported; see `ddpbench.workloads.Workload`.
+    """The traits of a workload that can be read without importing torch; see `ddpbench.workloads.Workload`.
 
-    `name` includes the size, also if the experiment leaves it out: `gpt` is the workload `gpt:nano`.
+    `name` includes the size even if the experiment leaves it out: `gpt` is the workload `gpt:nano`.
     """
 
     name: str
@@ -87,7 +87,7 @@ class WorkloadInfo:
 
 
 class Catalog(Protocol):
-    """The names of strategies and workloads, and the facts on each."""
+    """The names of strategies and workloads, and facts about each."""
 
     def strategy_names(self) -> Iterable[str]:
         """Return the names of ddpbench's strategies."""
@@ -99,7 +99,7 @@ class Catalog(Protocol):
         """Return the names that installed packages add for a `strategy`, `workload` or `algorithm`; this is slow."""
 
     def strategy(self, name: str) -> StrategyInfo:
-        """Return the facts on a strategy with this name; an import path such as `mine.py:TopK` is imported.
+        """Return the facts about the strategy with this name; an import path such as `mine.py:TopK` is imported.
 
         Raises:
             KeyError: the name is unknown.
@@ -114,14 +114,14 @@ class Catalog(Protocol):
         """
 
     def options_table(self, name: str) -> str:
-        """Return the name of a strategy's or workload's table of options, for any name that an experiment may use.
+        """Return the name of the options table of the strategy or workload that an experiment calls `name`.
 
-        For a user's class, this has the file's path; for an installed package's, the path that it registered. The size
-        or class of a workload is left out.
+        For a user's class, the table's name contains the file's path. For a class of an installed package, it contains
+        the path that the package registered. The size or class of a workload is left out.
         """
 
     def workload(self, name: str) -> WorkloadInfo:
-        """Return the facts on a workload with this name, or with an import path such as `train.py:MyWorkload`.
+        """Return the facts about the workload with this name, or with an import path such as `train.py:MyWorkload`.
 
         Raises:
             KeyError: the name is unknown.
@@ -147,5 +147,5 @@ class Devices:
     """Words for a GPU that cannot compute in bf16 itself, and why; empty if all can."""
 
     def ranks(self, device: str, threads_per_rank: int) -> int:
-        """Return how many ranks the devices suffice for: one per GPU, or one per `threads_per_rank` cores."""
+        """Return how many ranks these devices can run: one per GPU, or one per `threads_per_rank` cores."""
         return self.gpus if device == "cuda" else max(1, self.cores // threads_per_rank)

@@ -1,8 +1,8 @@
 """Claims that an experiment is to decide: how a file states them, and which pairs of cases decide each of them.
 
-A claim compares two selections of cases. Two cases are a pair if they have the same values of all axes but the keys
-that both selections name. A key that only one of them names applies to both. Verdicts are computed by
-`ddpbench.analysis.findings.claims`.
+A claim compares two selections of cases. One case of each selection form a pair if they have the same values of all
+axes, except of keys that both selections name. A key that only one selection names applies to both.
+`ddpbench.analysis.findings.claims` computes the verdicts.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _one_line(text: str) -> str:
 
 
 def _no_bare_per_cent(value: object) -> object:
-    """Return a value unless it is a number that was probably meant in per cent.
+    """Check that a fraction was not written as a percentage without the sign, and return it.
 
     Raises:
         ValueError: the number is 1 or more.
@@ -118,7 +118,7 @@ class Claim(BaseModel, extra="forbid", frozen=True):
 
     @property
     def sides(self) -> tuple[tuple[str, _Selection], tuple[str, _Selection]]:
-        """Return the keys and selections of both sides: first of the side that the claim is about."""
+        """Return the key and the selection of each side, with the side that the claim is about first."""
         if self.faster is not None:
             return ("faster", self.faster), ("than", self.than or {})
         return ("cases", self.cases or {}), ("as_fast_as", self.as_fast_as or {})
@@ -164,7 +164,7 @@ def malformed(claim: Mapping[str, Any], path: str) -> list[Problem]:
 
 
 def numbered_twice(claims: Sequence[Any]) -> Iterator[Problem]:
-    """Yield a problem for each claim with the number of an earlier claim in the file."""
+    """Yield a problem for each claim that repeats the number of an earlier claim in the file."""
     first: dict[int, int] = {}
     for index, claim in enumerate(claims):
         number = claim.get("number") if isinstance(claim, Mapping) else None
@@ -178,7 +178,7 @@ def numbered_twice(claims: Sequence[Any]) -> Iterator[Problem]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Past:
-    """An entry of a claim's history, in the form of a run's plan (see `Earlier`)."""
+    """An entry of a claim's history as stored in a run's plan; see `Earlier`."""
 
     number: int
     says: str
@@ -202,17 +202,17 @@ class Past:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgedAgain(Past):
-    """An entry of a claim's history on the same run, with the verdict that earlier rules gave."""
+    """An entry of a claim's history about the run that is being read, with the verdict that earlier rules gave."""
 
 
 def past(history: Sequence[Earlier]) -> tuple[Past, ...]:
-    """Return a claim's history in the form of a run's plan."""
+    """Return a claim's history in the form stored in a run's plan."""
     return tuple(Past(**one.model_dump()) for one in history)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedClaim:
-    """A claim in the form of a run's plan, with the pairs of cases that decide it."""
+    """A claim as stored in a run's plan, with the pairs of cases that decide it."""
 
     says: str
     number: int | None = None
@@ -229,7 +229,7 @@ class PlannedClaim:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Matched:
-    """The pairs of a claim, and the combinations that each side selects."""
+    """The pairs of a claim, and the combinations of settings that each of its two sides selects."""
 
     pairs: tuple[tuple[str, str], ...]
     sides: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]
@@ -241,7 +241,7 @@ class _Matched:
 def planned_claims(
     claims: Sequence[Claim], axes: Collection[str], entries: Sequence[PlannedCase]
 ) -> tuple[PlannedClaim, ...]:
-    """Return the claims in the form of a run's plan, each with the pairs of cases that decide it, if any."""
+    """Return the claims in the form stored in a run's plan, each with the pairs of cases that decide it, if any."""
     return tuple(
         PlannedClaim(
             says=claim.says,
@@ -290,7 +290,7 @@ def undecidable(
 
 
 def selects(selection: Mapping[str, Sequence[Any]], setting: Mapping[str, Any]) -> bool:
-    """Return whether a combination of settings has one of the listed values for each key."""
+    """Return whether a combination of settings has, for each key of the selection, one of the listed values."""
     return all(key in setting and setting[key] in values for key, values in selection.items())
 
 
@@ -317,7 +317,7 @@ def _matched(claim: Claim, axes: Collection[str], entries: Sequence[PlannedCase]
 
 
 def _rest(setting: Mapping[str, Any], axes: Collection[str], free: Collection[str]) -> str:
-    """Return the values of all axes except `free` ones, as text. It is equal for combinations that form a pair."""
+    """Return the values of all axes except `free` ones, as a text that is equal for combinations that form a pair."""
     return repr([setting.get(axis) for axis in axes if axis not in free])
 
 

@@ -13,9 +13,9 @@ Pair = tuple[int, int]
 
 
 def crossed_axis(experiment: Experiment) -> str:
-    """Return the name of the axis of nodes if world sizes are an axis, too; else an empty text.
+    """Return the name of the axis of node counts if world sizes are an axis too; otherwise an empty text.
 
-    It is also empty on a fabric whose ranks per node are given, because then the nodes decide the world size.
+    The result is also empty if the fabric's ranks per node are given, because then the nodes decide the world size.
     """
     axes, fabric = experiment.axes, experiment.fabric
     name = "fabric.nodes" if experiment.emulates else "nodes"
@@ -33,10 +33,10 @@ def fits(ranks: int, nodes: int) -> bool:
 
 
 def misfits(experiment: Experiment, pairs: Iterable[Pair]) -> Iterable[Problem]:
-    """Yield a problem if world sizes are combined with nodes and some pairs do not fit.
+    """Yield a problem if world sizes are crossed with node counts and some pairs (ranks, nodes) do not fit.
 
-    A fabric with fewer ranks than nodes would reduce its nodes to the number of ranks. The result would be a case that
-    exists already, or that nobody requested.
+    With fewer ranks than nodes, a fabric would reduce its nodes to the number of ranks. This would give a case that
+    exists already or that nobody requested.
     """
     axis = crossed_axis(experiment)
     wrong = (
@@ -55,7 +55,7 @@ def misfits(experiment: Experiment, pairs: Iterable[Pair]) -> Iterable[Problem]:
 
 
 def crossed_words(experiment: Experiment, pairs: Collection[Pair]) -> str:
-    """Return a sentence on the layouts if world sizes are combined with nodes; empty if each has only one layout."""
+    """Describe the layouts in a sentence if world sizes are crossed with node counts."""
     axis = crossed_axis(experiment)
     nodes_of: dict[int, list[int]] = {}
     for ranks, nodes in dict.fromkeys(pairs):

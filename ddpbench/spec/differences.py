@@ -21,7 +21,7 @@ SEED = "budget.seed"
 def settings_apart(
     before: str, now: str, *, words: tuple[str, str] = ("before", "now"), ignored: Container[str] = ()
 ) -> str:
-    """Return words for the settings in which two experiments' texts differ: `budget.total: 60.0 before, 90.0 now`.
+    """Describe the settings in which the texts of two experiments differ: `budget.total: 60.0 before, 90.0 now`.
 
     If many settings differ, only the first are named. The result is empty if only settings in `ignored` differ, or if
     one of the texts is missing or cannot be read.

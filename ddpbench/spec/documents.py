@@ -52,10 +52,10 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Return the contents of a TOML text, which may be nested deeper than `odd_parts` allows.
+    """Return the contents of a TOML text. They may be nested more deeply than `odd_parts` allows.
 
-    An integer with more digits than Python converts is replaced by a different one with about that many digits. It is
-    refused later by code that knows the key's limits.
+    Python refuses to convert integers with too many digits. Such an integer is replaced by another one of about the
+    same size, which is refused later by code that knows the limits of its key.
 
     Raises:
         tomllib.TOMLDecodeError: the text is not valid TOML.
@@ -102,7 +102,7 @@ def too_deep(data: object) -> bool:
 
 
 def odd_parts(data: dict[str, Any]) -> list[Problem]:
-    """Return problems that do not depend on the meaning of keys: deep nesting, too many keys, unprintable texts."""
+    """Return problems that can be found without knowing any keys: deep nesting, too many keys, unprintable texts."""
     if too_deep(data):
         return [Problem(path="", message=_too_deep())]
     return list(_odd_parts(data, ""))

@@ -1,7 +1,7 @@
 """Validate the environment variables that an experiment sets for its ranks, and find misspelt ones.
 
-`[env]` sets variables for all cases, and an axis `env.NAME` varies one. They are set before a rank imports anything. An
-empty text leaves a variable unset, regardless of its value in the shell.
+`[env]` sets variables for all cases, and an axis `env.NAME` varies one variable. Variables are set before a rank
+imports anything. A variable whose value is an empty text is unset, regardless of its value in the shell.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def moves_data(name: str) -> bool:
 
 
 def meant(name: str) -> str:
-    """Return the known variable that was probably meant by an unknown name; empty if there is none."""
+    """Return the known variable that an unknown name probably stands for; empty if there is none."""
     if not name.startswith(_READ) or name in KNOWN:
         return ""
     return next(iter(difflib.get_close_matches(name, KNOWN, n=1, cutoff=_CLOSE)), "")
@@ -80,7 +80,7 @@ def to_json(variables: Mapping[str, str]) -> str:
 
 
 def words(name: str, value: str) -> str:
-    """Return a variable in words: `NCCL_ALGO=Ring`, or `NCCL_ALGO unset`."""
+    """Return a text for a variable: `NCCL_ALGO=Ring`, or `NCCL_ALGO unset`."""
     return f"{name}={value}" if value != UNSET else f"{name} unset"
 
 
@@ -90,7 +90,7 @@ def without_transport(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def own_json(text: str) -> str:
-    """Like `without_transport`, for variables as JSON (`Case.env_json`)."""
+    """Do the same as `without_transport`, for variables given as JSON (`Case.env_json`)."""
     return text if text == NONE else to_json(without_transport(json.loads(text)))
 
 

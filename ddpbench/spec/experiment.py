@@ -137,7 +137,10 @@ def parse_experiment(
 
 
 def _blamed(source: str, problems: Sequence[Problem], settings: Sequence[Sequence[str]]) -> ExperimentError:
-    """Return the error for these problems. It names `--set` instead of the file for those that an override causes."""
+    """Return the error for these problems.
+
+    For each problem that an override causes, it names `--set` instead of the file.
+    """
     given = {".".join(keys) for keys in settings}
     own = [problem.path == "--set" or _owner_path(problem.path) in given for problem in problems]
     if all(own):
@@ -192,7 +195,7 @@ def _uneven_rounds(experiment: Experiment) -> Iterator[Problem]:
 
 
 def _with_dtype(experiment: Experiment, catalog: Catalog) -> Experiment:
-    """Return the experiment with float32 as its `default` dtype, unless a workload is a user's own class."""
+    """Return the experiment with the dtype `default` replaced by float32, unless a workload is a user's own class."""
     names = experiment.axes.get("workload", [experiment.base.workload])
     if experiment.base.dtype != "default" or any(catalog.workload(name).own for name in names):
         return experiment
@@ -337,9 +340,9 @@ def _own_excludes(
     models: Mapping[str, type[BaseModel]],
     problems: list[Problem],
 ) -> None:
-    """Add problems for excludes by options of users' own classes, or values of these options, that no case has.
+    """Add a problem for each exclude that uses an option of a user's own class, or a value of it, that no case has.
 
-    No model describes these options, so they are compared with those that the experiment sets.
+    No model describes such options, so the options and values that the experiment itself sets are the known ones.
     """
     rules = data.get("exclude", [])
     options = data.get("options", {})
@@ -421,7 +424,7 @@ def _names(
 ) -> list[str]:
     """Return the names of strategies and workloads that cannot be used, and add problems for them.
 
-    Names of a setting that cannot be used for the same reason share a problem.
+    If several names of one setting cannot be used for the same reason, they share a problem.
     """
     unusable: list[str] = []
     lacking: dict[tuple[str, str], list[str]] = {}
@@ -484,7 +487,7 @@ def _options(
 
 
 def _not_an_owner(owner: str, models: Iterable[str], catalog: Catalog) -> str:
-    """Return words on why a table of options cannot have the name `owner`, and on which of `models` may be meant."""
+    """Say why a table of options cannot have the name `owner`, and which name in `models` may be meant."""
     table = catalog.options_table(owner)
     for name in models:
         whole = catalog.options_table(name)

@@ -114,10 +114,11 @@ class Links:
     def limiting(self, algorithm: str, nodes: int) -> float:
         """Return the effective rate of the link that limits an algorithm with one rank per node, bit/s.
 
-        A ring runs at the rate of its slowest link. Its uplinks carry as much as a node's link. With a master, the
-        master's link carries the gradients of all other nodes. The uplink of its rack carries those of the other racks,
-        and every other link those of one node. A link that carries less than the master's counts as faster in
-        proportion.
+        A ring runs at the rate of its slowest link, because its uplinks carry as much as a node's link. With a master,
+        the links carry different amounts: the master's link carries the gradients of all other nodes, the uplink of the
+        master's rack carries the gradients of all other racks, and every other node's link carries the gradients of one
+        node. A link that carries a fraction of what the master's link carries counts as faster by the inverse of that
+        fraction.
         """
         if algorithm != "master" or nodes == 1:
             return self.slowest(nodes)
@@ -128,7 +129,10 @@ class Links:
         return rate
 
     def slowed(self, *, dilation: float = 1.0, shrink: float = 1.0) -> Links:
-        """Return the links as they are emulated under dilation and shrink. Only the dilation multiplies the latency."""
+        """Return the links as emulated.
+
+        Dilation and shrink both divide the rates; only dilation multiplies the latency.
+        """
         by = dilation * shrink
         return Links(
             bandwidth=tuple(rate / by for rate in self.bandwidth),
@@ -215,7 +219,7 @@ def fabric_overrides(text: str) -> list[str]:
 
 @contextlib.contextmanager
 def _named(what: str) -> Iterator[None]:
-    """Add the name of the number, `what`, to the message of a ValueError in the body."""
+    """If the body raises a ValueError about a number, add the number's name, `what`, to the message."""
     try:
         yield
     except ValueError as error:

@@ -16,7 +16,8 @@ _KINDS = "a text, a path, a number, True or False, or a list or dict of these"
 def as_toml(name: str, value: Any, depth: int = 0) -> Any:
     """Return a Python value in a form that TOML has.
 
-    A path becomes a text, a scalar of NumPy becomes Python's, a tuple becomes a list, and a dict loses its None values.
+    A path becomes a text, a NumPy scalar becomes a Python number, a tuple becomes a list, and a dict loses its None
+    values.
 
     Raises:
         RequestError: TOML has no such value; the message names the setting.

@@ -1,6 +1,6 @@
-"""Define, for each field of a case, its role in comparisons, the quantities that it decides, and its words.
+"""Define, for each field of a case, its role in comparisons, the quantities that it decides, and its wording in texts.
 
-A **panel** has cases that may be compared. Within a panel, cases differ in **variant** (the strategy, and what
+A **panel** is a set of cases that may be compared. Within a panel, cases differ in **variant** (the strategy, and what
 distinguishes two uses of one strategy) and in **scale** (ranks, nodes, bucket cap: the x axis of a curve). A series is
 one variant of one panel. Analysis, reports and names (`ddpbench.naming`) all use this module. If a field of `Case` has
 no entry here, the import fails.
@@ -28,7 +28,7 @@ GroupKey = tuple[Hashable, ...]
 
 @dataclass(frozen=True, slots=True)
 class Facet:
-    """The role of a field of `Case`, and its words."""
+    """The role of a field of `Case` in comparisons, and its wording in texts."""
 
     role: Role
     title: str
@@ -52,31 +52,31 @@ class Facet:
 
 
 def cap_words(cap: float | str | None) -> str:
-    """Return words for a bucket cap: `default`, `25 MiB`; empty if it is None."""
+    """Return a phrase for a bucket cap: `default`, `25 MiB`; empty if it is None."""
     if cap is None:
         return ""
     return cap if isinstance(cap, str) else f"{cap:g} MiB"
 
 
 def loading(case: Case) -> str:
-    """Return words for the source of batches: `data in memory`, `no loader workers`, `2 loader workers`."""
+    """Return a phrase for the source of batches: `data in memory`, `no loader workers`, `2 loader workers`."""
     if case.data == "memory":
         return "data in memory"
     return counted(case.loader_workers, "loader worker") if case.loader_workers else "no loader workers"
 
 
 def batch(case: Case) -> int:
-    """Return the batch that stays fixed as ranks are added, in samples: the local or the global one."""
+    """Return the size (samples) of the batch that stays fixed as ranks are added: the local or the global batch."""
     return case.local_batch if case.scaling == "weak" else case.global_batch
 
 
 def batch_words(case: Case) -> str:
-    """Return words for the batch that stays fixed as ranks are added: `local batch of 8`, `global batch of 64`."""
+    """Return a phrase for the batch that stays fixed as ranks are added: `local batch of 8`, `global batch of 64`."""
     return f"{'local' if case.scaling == 'weak' else 'global'} batch of {batch(case):,}"
 
 
 def number_words(case: Case, machine: Mapping[str, Any]) -> str:
-    """Return words for the type of parameters and the autocast type, which a user's workload may set itself.
+    """Return a phrase for the type of parameters and the autocast type, which a user's workload may set itself.
 
     `machine` is the run's `machine.json`, which has facts on users' own workloads.
     """
@@ -90,13 +90,13 @@ def number_words(case: Case, machine: Mapping[str, Any]) -> str:
 
 
 def own_types(case: Case, machine: Mapping[str, Any]) -> str:
-    """Return words for the types in a user's own model: `bfloat16 and float32`; empty if `machine` lacks them."""
+    """Return a phrase for the types in a user's own model: `bfloat16 and float32`; empty if `machine` lacks them."""
     types = _own_facts(case, machine).get("types", ())
     return series_of([str(each) for each in types]) if isinstance(types, list | tuple) else ""
 
 
 def _own_facts(case: Case, machine: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the facts in `machine.json` on a case's workload, found when one step was tried; empty without facts."""
+    """Return the facts about a case's own workload that a trial of one step added to `machine.json`; empty if none."""
     context = machine.get("context")
     own = context.get("own_workloads", {}) if isinstance(context, Mapping) else {}
     facts: object = None
@@ -106,7 +106,7 @@ def _own_facts(case: Case, machine: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def type_word(case: Case) -> str:
-    """Return words for a case's `dtype`: `float32`, or `the class's own types`."""
+    """Return a phrase for a case's `dtype`: `float32`, or `the class's own types`."""
     return "the class's own types" if case.dtype == OWN_TYPES else case.dtype
 
 
@@ -132,7 +132,7 @@ def _options(name: str) -> Callable[[Case], str]:
 
 
 def launcher_name(case: Case) -> str:
-    """Return words for a case's launcher in a sentence: `a fork server`, `torchrun`, `Ray Train`."""
+    """Return a phrase for a case's launcher in a sentence: `a fork server`, `torchrun`, `Ray Train`."""
     return _LAUNCHERS.get(case.launcher, case.launcher)
 
 
@@ -290,12 +290,12 @@ def _key(case: Case, names: tuple[str, ...], but: Collection[str]) -> GroupKey:
 
 @cache
 def _readers(names: tuple[str, ...], but: tuple[str, ...]) -> list[Callable[[Case], Hashable]]:
-    """Return functions that read a case's values of these fields. They are cached, because a report needs many keys."""
+    """Return functions that read these fields of a case. The list is cached, because a report needs many keys."""
     return [_VALUES[name] for name in names if name not in but]
 
 
 def panel(case: Case, *, but: Collection[str] = ()) -> GroupKey:
-    """Return the key of a case's panel, in which cases may be compared. The fields `but` are left out."""
+    """Return the key of a case's panel, leaving out the fields `but`. Cases with equal keys may be compared."""
     return _key(case, PANEL, but)
 
 
@@ -307,7 +307,7 @@ def panel_value(case: Case, name: str) -> Hashable:
 def variant(case: Case, *, but: Collection[str] = ()) -> GroupKey:
     """Return the key of a case's variant, such as its strategy, algorithm, schedule, backend and options.
 
-    It separates cases of one panel at one scale. The fields `but` are left out.
+    It differs between cases of one panel at one scale. The fields `but` are left out.
     """
     return _key(case, VARIANT, but)
 
@@ -318,10 +318,10 @@ def alike(case: Case, *, but: Collection[str] = ()) -> GroupKey:
 
 
 def deciding(what: Decided, case: Case) -> GroupKey:
-    """Return a key that is equal for cases whose `loss`, `state` or `compute` (`what`) can be compared.
+    """Return a key that is equal for cases that can be compared in `what`: `loss`, `state` or `compute`.
 
-    These are the course of the loss, the bytes of state and a rank's computation. For the loss, the number of samples
-    per step is not part of the key; callers must take care of it.
+    These stand for the course of the loss, the bytes of state, and the computing time of one rank. For the loss, the
+    key does not include the number of samples per step, so callers must handle it.
     """
     names = _DECIDING[what]
     if what == "compute":  # depends on the rank's batch under either scaling, and not on transport variables
@@ -331,9 +331,10 @@ def deciding(what: Decided, case: Case) -> GroupKey:
 
 
 def base_of_none(cases: Iterable[Case]) -> set[Case]:
-    """Return the base cases that no case is compared with and that have more threads than other base cases.
+    """Return the base cases that have more threads than other base cases and that no other case is compared with.
 
-    Their speed-up relative to themselves would read as if they trained no faster than the base case of the others.
+    Such a case is its own base case, so its speed-up of 1 would read as if it trained no faster than a base case with
+    fewer threads.
     """
     every = list(cases)
     if len({case.threads_per_rank for case in every}) < 2:
@@ -358,19 +359,19 @@ def _but_threads(case: Case) -> GroupKey:
 
 
 def differing(cases: Iterable[Case], names: Iterable[str] = tuple(FACETS)) -> list[str]:
-    """Return those of the fields `names` in which the cases differ."""
+    """Return the fields among `names` whose values differ between the cases."""
     every = list(cases)
     return [name for name in names if len(set(map(_VALUES[name], every))) > 1]
 
 
 class Label(str):
-    """Words that must be shown with numbers, such as `emulated 1 Gbit/s link` or `replayed`."""
+    """A text that must be shown with a case's numbers, such as `emulated 1 Gbit/s link` or `replayed`."""
 
     __slots__ = ()
 
 
 def qualifiers(case: Case) -> list[Label]:
-    """Return the words that must be shown with a case's numbers."""
+    """Return the texts that must be shown with a case's numbers."""
     return [
         Label(_env_word(case) if name == "env_json" else facet.word(case))
         for name, facet in FACETS.items()
@@ -395,7 +396,7 @@ def is_virtual(case: Case) -> bool:
 
 
 def virtual_words(case: Case, *, but: Collection[str] = ()) -> list[str]:
-    """Return words for a case's emulated links and replayed, dilated or shrunk computation.
+    """Return one text for each way in which a case is virtual: emulated links; replayed, dilated or shrunk computation.
 
     The fields `but` are left out.
     """
@@ -412,9 +413,9 @@ def cap_order(cap: float | str | None) -> tuple[int, float]:
 
 
 def varied(cases: Iterable[Case], name: str) -> list[str]:
-    """Return the keys in `name`, a field of `OPTIONS`, whose values differ among cases of one strategy or workload.
+    """Return the keys whose values differ among cases of one strategy or workload. `name` is a field in `OPTIONS`.
 
-    Environment variables are compared between all cases.
+    Environment variables are also compared between cases of different strategies and workloads.
     """
     groups: dict[Hashable, list[dict[str, Any]]] = {}
     for case in cases:
@@ -428,7 +429,7 @@ def varied(cases: Iterable[Case], name: str) -> list[str]:
 
 
 def option_word(name: str, key: str, case: Case) -> str:
-    """Return words for a case's value of an option; empty if the case lacks it.
+    """Return a text for a case's value of an option; empty if the case lacks the option.
 
     The option has the key `key` in `name`, a field of `OPTIONS`.
     """
@@ -454,7 +455,7 @@ def option_words(name: str, only: Collection[str] | None, case: Case) -> list[st
 
 
 def option_axis(name: str, key: str, case: Case) -> str:
-    """Return the experiment's name for an option of a case: `options.train.py.width`, `env.NCCL_ALGO`.
+    """Return the full name of a case's option in an experiment: `options.train.py.width`, `env.NCCL_ALGO`.
 
     The option has the key `key` in `name`, a field of `OPTIONS`.
     """

@@ -58,7 +58,7 @@ def _fraction(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Range:
-    """Limits of a number. In a type, as in `Annotated[int, RANKS]`, it replaces pydantic's own validation.
+    """The limits of a number. In a type such as `Annotated[int, RANKS]`, it replaces pydantic's own validation.
 
     `above` and `below` exclude the limits themselves. `low_why` and `high_why` are the reasons for the limits.
     """
@@ -76,7 +76,7 @@ class Range:
 
     @property
     def words(self) -> str:
-        """Return words for the limits: `1 to 128`, or `above 0 and below 1`."""
+        """Return the limits as text: `1 to 128`, or `above 0 and below 1`."""
         low, high = self.shows(self.low), self.shows(self.high)
         if not self.above and not self.below:
             return f"{low} to {high}"

@@ -14,7 +14,7 @@ MOST_ODD = 3
 
 
 def links_of(fabric: str) -> Links | None:
-    """Return a case's emulated links; None for the machine's own links, or if this version cannot parse the text."""
+    """Return the emulated links that a text describes; None for the machine's own links, or if it cannot be parsed."""
     try:
         return Links.parse(fabric) if fabric else None
     except ValueError:
@@ -31,7 +31,7 @@ def local_rate(fabric: str, ranks_per_node: int) -> float | None:
 
 
 def without_latency(fabrics: Iterable[str]) -> bool:
-    """Return whether at least one of these texts names emulated links, and all that do add no latency."""
+    """Return whether at least one of these texts describes emulated links, and none of them adds latency."""
     every = [links_of(fabric) for fabric in fabrics if fabric]
     return bool(every) and all(links is not None and not links.latency_s for links in every)
 
@@ -47,14 +47,14 @@ def short_links(fabric: str) -> str:
 
 
 def links_apart(fabric: str, other: str) -> str:
-    """Return the links in a few words, or only their most common rate if they differ from `other` in that alone."""
+    """Return the links in a few words; only their most common rate if this is the only difference from `other`."""
     rate, rest = _parts(fabric)
     return rate if rest == _parts(other)[1] and rate != _parts(other)[0] else short_links(fabric)
 
 
 @cache
 def link_words(fabric: str) -> str:
-    """Return words for the links: `emulated 1 Gbit/s link`, `emulated 1 Gbit/s link (node 3 at 100 Mbit/s)`."""
+    """Return a phrase for the links: `emulated 1 Gbit/s link`, `emulated 1 Gbit/s link (node 3 at 100 Mbit/s)`."""
     if not fabric:
         return ""
     rate, rest = _parts(fabric)

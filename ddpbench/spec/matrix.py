@@ -32,7 +32,7 @@ def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[P
     """Return the experiment's cases in the order of its axes, with missing base cases of speed-ups added.
 
     `auto` and `all` are replaced as by `resolve`. Combinations that differ only in a setting that their strategy does
-    not use are one case.
+    not use become one case.
 
     Raises:
         ExperimentError: a combination cannot be a case, a claim cannot be decided, or no case is left; all problems
@@ -77,7 +77,7 @@ def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[P
 
 
 def _add_base_cases(planned: dict[str, PlannedCase], devices: Devices) -> None:
-    """Add the base case of each runnable case to `planned`, unless it is there. The keys are ids."""
+    """Add the base case of each runnable case to `planned`, whose keys are case ids, unless it is already a key."""
     runnable = [entry for entry in planned.values() if entry.skip_reason is None]
     for entry in runnable:
         baseline = entry.case.baseline()
@@ -178,7 +178,7 @@ def _against_fabric(setting: Mapping[str, Any], backend: str) -> Iterator[Proble
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Laid:
-    """The ranks, nodes, samples per step, device, backend and links that were decided for a combination."""
+    """What was decided for a combination of settings: ranks, nodes, samples per step, device, backend and links."""
 
     world_size: int
     nodes: int
@@ -255,7 +255,7 @@ def _batch(
 ) -> tuple[int, int] | None:
     """Return the local and the global batch of a case.
 
-    If the given ones do not suit the scaling, add a problem and return None.
+    If the given batches do not suit the scaling, add a problem and return None.
     """
     local_batch: int | None = setting["local_batch"]
     global_batch: int | None = setting["global_batch"]
@@ -335,7 +335,7 @@ def _has_json(options: BaseModel, name: str) -> bool:
 
 
 def _device_and_backend(setting: Mapping[str, Any], devices: Devices) -> tuple[str, str]:
-    """Return the device and the backend of a case, with `auto` replaced by those for this machine."""
+    """Return the device and the backend of a case, with `auto` replaced by this machine's."""
     device = devices.kind if setting["device"] == "auto" else setting["device"]
     backend = setting["backend"]
     if backend == "auto":
@@ -505,7 +505,7 @@ def _links(
 
 
 def _oversubscribed(case: Case, devices: Devices) -> bool:
-    """Return whether ranks on CPUs have more threads than there are cores. Replays never do, because they sleep."""
+    """Return whether ranks on CPUs have more threads than there are cores. Replays do not count, because they sleep."""
     return (
         case.device == "cpu"
         and case.compute == "real"

@@ -1,7 +1,8 @@
 """Apply the overrides of `--set` to an experiment, and remove what they replace.
 
-A bare name stands for the only setting that it can mean: `precision` for `base.precision`, `until_s` for
-`budget.until_s`, `accumulate` for `options.ddp.accumulate` if only ddp has this option. Nothing here validates values.
+A bare name, without its section, stands for the only setting that it can mean: `precision` for `base.precision`,
+`until_s` for `budget.until_s`, `accumulate` for `options.ddp.accumulate` if only ddp has this option. Nothing here
+validates values.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def places(name: str, models: Models, *, emulated: bool = True) -> list[str]:
     Args:
         name: the bare name.
         models: models of the options of the experiment's strategies and workloads, by name.
-        emulated: whether there is a fabric; if not, a name that another section also has cannot mean the fabric's.
+        emulated: whether there is a fabric. If not, a name that also occurs outside `fabric` cannot mean a fabric's
+            setting.
     """
     keys = [f"{section}.{name}" for section, model in _SECTIONS.items() if name in model.model_fields]
     keys += [f"options.{owner}.{name}" for owner, model in models.items() if name in model.model_fields]
@@ -56,7 +58,7 @@ def whole_keys(override: str) -> list[str]:
 
 
 def sure_keys(override: str) -> list[str]:
-    """Return the full keys that an override sets for certain, without those of ambiguous bare names."""
+    """Return the full keys that an override certainly sets. Ambiguous bare names are left out."""
     return [keys[0] for keys in _meanings(override) if len(keys) == 1]
 
 
@@ -77,15 +79,18 @@ def contradiction(overrides: Iterable[str]) -> tuple[str, str] | None:
 
 
 class GivenSettings:
-    """Collects overrides, to find one that replaces a value of an earlier one."""
+    """Collects overrides, to find an override that replaces a value set by an earlier override."""
 
     def __init__(self) -> None:
-        """Begin without overrides."""
+        """Start with no overrides."""
         self._leaves: dict[tuple[str, ...], tuple[Any, str]] = {}
         self._tables: dict[tuple[str, ...], str] = {}
 
     def add(self, override: str) -> tuple[str, str] | None:
-        """Add an override. If it replaces a value of an earlier one, return that one and this one; else None."""
+        """Add an override.
+
+        If it replaces a value that an earlier override set, return the earlier one and the new one.
+        """
         if not (setting := _read(override, [])):
             return None
         keys = setting[0]
@@ -94,7 +99,7 @@ class GivenSettings:
         )
 
     def put(self, keys: Sequence[str], value: Any, text: str) -> tuple[str, str] | None:
-        """Like `add`, for the parts of an override after parsing."""
+        """Do the same as `add`, for an override that is already parsed: its key in parts, its value and its text."""
         path, new = _path(keys), _leaves(tuple(keys), value)
         if path in self._tables and not _is_below_axes(path):  # this override replaces the whole table
             still = {leaf for leaf, _ in new}
@@ -116,7 +121,7 @@ class GivenSettings:
 
 
 def _is_below_axes(path: Sequence[str]) -> bool:
-    """Return whether a key is that of an axis or of a table of axes, which are merged into the existing axes."""
+    """Return whether a key names an axis or a table of axes. Such a table is merged into the existing axes."""
     return path[0] == "axes" and len(path) > 1
 
 
@@ -154,7 +159,7 @@ def _lacks_owner(keys: Sequence[str]) -> bool:
 
 
 def _owned(keys: list[str], models: Models, problems: list[Problem]) -> list[str]:
-    """Return the parts of the full key for an option that was given without its strategy or workload.
+    """Complete the key of an option that was given without its strategy or workload; return the full key in parts.
 
     The result is empty if no strategy or workload has such an option. If several have it, also add a problem.
     """
@@ -189,14 +194,15 @@ class Owner(NamedTuple):
 
     @property
     def table(self) -> str:
-        """Return the name of the table of options. For a workload, this lacks the size or the class."""
+        """Return the name of the options table, which for a workload lacks the size or the class."""
         return self.name if self.kind == "strategy" else self.name.partition(":")[0]
 
 
 def owner_names(data: Mapping[str, Any], settings: Sequence[list[str]] = ()) -> list[Owner]:
     """Return the strategies and workloads of an experiment.
 
-    `settings` are the keys of overrides. If they include `base.strategy` or `base.workload`, the axis does not count.
+    `settings` are the keys of overrides. If they include `base.strategy` or `base.workload`, the axis of that name does
+    not count.
     """
     axes, base = data.get("axes"), data.get("base")
     names: list[Owner] = []
@@ -211,7 +217,10 @@ def owner_names(data: Mapping[str, Any], settings: Sequence[list[str]] = ()) -> 
 
 
 def option_models(owners: Iterable[Owner], catalog: Catalog) -> dict[str, type[BaseModel]]:
-    """Return the models of strategies' and workloads' options, by the names of their tables, without unknown ones."""
+    """Return the options models of strategies and workloads, by the name of the options table.
+
+    Unknown strategies and workloads are left out.
+    """
     models: dict[str, type[BaseModel]] = {}
     for owner in owners:
         with suppress(KeyError, ValueError):  # reported elsewhere
@@ -231,7 +240,7 @@ def is_emulated(data: Mapping[str, Any]) -> bool:
 def apply(
     data: dict[str, Any], overrides: Sequence[str], catalog: Catalog, problems: list[Problem]
 ) -> list[list[str]]:
-    """Set the overrides' values in `data`, add problems, and return the key of each setting that was set, in parts."""
+    """Set the overrides' values in `data` and add problems. Return the key of each setting that was set, in parts."""
     if not isinstance(overrides, list | tuple) or not all(isinstance(one, str) for one in overrides):
         message = f'{shortened(overrides)}: give a list of texts, such as ["base.local_batch=16"]'
         problems.append(Problem(path="overrides", message=message))  # from Python: --set gives nothing else
@@ -263,7 +272,10 @@ def _parts(settings: Iterable[_Setting]) -> list[list[str]]:
 
 
 def _whole(keys: list[str], models: Models, problems: list[Problem], *, emulated: bool) -> list[str]:
-    """Return the parts of the full key for a bare name; if it is uncertain, add a problem and return an empty list."""
+    """Return the full key for a bare name, in parts.
+
+    If the name is ambiguous or unknown, add a problem and return an empty list.
+    """
     axis, name = keys[0] == "axes", keys[-1]
     candidates = places(name, models, emulated=emulated)
     if axis:
@@ -279,7 +291,7 @@ def _whole(keys: list[str], models: Models, problems: list[Problem], *, emulated
 
 
 def _is_whole(keys: Sequence[str]) -> bool:
-    """Return whether a key has its section or means the same setting in every experiment."""
+    """Return whether a key includes its section, or means the same setting in every experiment without it."""
     if keys[0] == "axes" and len(keys) == 2:
         return "." in keys[1] or keys[1] in Base.model_fields
     return len(keys) > 1 or keys[0] in _TOP_LEVEL
@@ -299,7 +311,7 @@ def _near(name: str, models: Models) -> str:
 
 
 def misplaced(name: str, models: Models) -> str:
-    """Return words for what is wrong with an unknown top-level key of an experiment's file, and where it may belong."""
+    """Say what is wrong with an unknown top-level key of an experiment's file, and where it may belong."""
     sections = [key.rpartition(".")[0] for key in places(name, models)]
     if sections:
         return f"unknown section; write it in {' or '.join(f'[{section}]' for section in sections)}"
@@ -358,7 +370,7 @@ _OF_OWN_FILE = re.compile(r"""options\.(?P<owner>[^"']*?(:\w+|\.py))\.(?P<option
 def setting_keys(path: str) -> list[str]:
     """Return the parts of a setting's path. A part that contains dots is quoted as in TOML.
 
-    A user's file, as in `options.train.py.width` or `options.mine.py:TopK.ratio`, needs no quotes.
+    The path of a user's file needs no quotes, as in `options.train.py.width` or `options.mine.py:TopK.ratio`.
     """
     if own := _OF_OWN_FILE.fullmatch(path):
         return ["options", own["owner"], *own["option"].split(".")]
@@ -380,7 +392,7 @@ def reconcile(data: dict[str, Any], settings: Sequence[list[str]], before: Itera
 
     Args:
         data: the experiment with the overrides applied, which is changed.
-        settings: the keys that were overridden. Contradictions between two of these stay, and are refused later.
+        settings: the keys that were overridden. If two of them contradict each other, both stay, and are refused later.
         before: the strategies and workloads that the experiment had before the overrides.
     """
     return [
@@ -490,7 +502,10 @@ def _value_at(data: Mapping[str, Any], keys: Sequence[str]) -> Any:
 
 
 def place_of(table: dict[str, Any], name: str) -> tuple[dict[str, Any], str] | None:
-    """Return the table that has a setting, and its key there; None if it is not set. `name` may contain dots."""
+    """Return the table that contains a setting, and the setting's key in this table; None if it is not set.
+
+    The setting's `name` may contain dots.
+    """
     if name in table:
         return table, name
     for key, inner in table.items():

@@ -1,6 +1,6 @@
 """Check an experiment's axes, its excludes, and the sides of its claims.
 
-Only this module decides which names an axis or such a table may use, and which values.
+Only this module decides which names and values an axis, an exclude or a side of a claim may use.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _option_field(model: type[BaseModel] | None, key: str) -> FieldInfo | None:
 
 
 def is_own_option(name: str, models: Models) -> bool:
-    """Return whether an axis is an option of a user's own class that no model describes."""
+    """Return whether an axis is an option that no model describes, which only users' own classes can have."""
     owner, _, key = name.removeprefix("options.").rpartition(".")
     model = models.get(owner) if name.startswith("options.") else None
     return model is not None and key not in model.model_fields and axis_field(name, models) is not None
@@ -99,12 +99,12 @@ def axis_adapter(field: FieldInfo) -> TypeAdapter[Any]:
 
 
 def dotted(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a flattened table, in which `bandwidth` of a nested table `fabric` is `fabric.bandwidth`."""
+    """Flatten a table: `bandwidth` in a nested table `fabric` becomes `fabric.bandwidth`."""
     return dict(_dotted(data))
 
 
 def written_twice(data: Mapping[str, Any], path: str) -> list[Problem]:
-    """Return a problem for each setting that a table has twice: as a dotted name in quotes, and in a nested table."""
+    """Return a problem for each setting that is in a table twice: as a dotted name in quotes, and in a nested table."""
     counts = Counter(name for name, _ in _dotted(data))
     return [
         Problem(
@@ -126,7 +126,7 @@ def _dotted(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def check_selection(
     rule: dict[str, Any], path: str, models: Models, catalog: Catalog, *, would: str
 ) -> list[Problem]:
-    """Return the problems of a table that selects cases, and bring its entries into a common form.
+    """Bring the entries of a table that selects cases into a common form, and return the table's problems.
 
     Names become dotted, and values become lists of the settings' types.
 
@@ -135,7 +135,7 @@ def check_selection(
         path: the table's path in the experiment.
         models: models of the options of the experiment's strategies and workloads.
         catalog: the names of strategies and workloads.
-        would: words for the effect of a value that the setting cannot have, such as `exclude nothing`.
+        would: what a value that the setting cannot have would do, in words, such as `exclude nothing`.
     """
     problems = written_twice(rule, path)
     flat = dotted(rule)

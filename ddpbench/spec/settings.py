@@ -132,14 +132,18 @@ class Budget(BaseModel, extra="forbid", frozen=True):
 
     @property
     def target_loss(self) -> TargetLoss | None:
-        """Return the loss to which launches train, with the limits of this training; None if they do not."""
+        """Return the loss to which launches train, with the limits of this training; None if there is no such loss."""
         if self.until_loss is None:
             return None
         return TargetLoss(loss=self.until_loss, steps=self.until_steps, seconds=self.until_s)
 
 
 class Experiment(BaseModel, extra="forbid", frozen=True):
-    """A validated experiment. Built by `load_experiment` or `parse_experiment`; both know the catalog."""
+    """A validated experiment.
+
+    Build it with `load_experiment` or `parse_experiment`, which check names against the catalog of strategies and
+    workloads.
+    """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
     """Name of the experiment and its run directories. Unset: the file's name."""

@@ -24,10 +24,10 @@ class _Experiment(BaseModel):
 def with_known_history(
     claims: Sequence[PlannedClaim], experiment: str, run_id: str, folder: Path | None = None
 ) -> tuple[PlannedClaim, ...]:
-    """Return a run's claims. If its plan lacks their histories, take these from the shipped experiment of that name.
+    """Return a run's claims. If its plan lacks their histories, take these from the shipped experiment of this name.
 
-    A history belongs to a claim if one of its entries has the run's id and the claim's wording. That entry becomes a
-    `JudgedAgain`, with the verdict that the run had when the history was written; later entries are left out.
+    A history belongs to a claim if one of its entries has the run's id and the claim's wording. This entry becomes a
+    `JudgedAgain`; it has the verdict that the run had when the history was written. Later entries are left out.
     """
     if not run_id or not claims or any(claim.number is not None or claim.history for claim in claims):
         return tuple(claims)

@@ -1,4 +1,4 @@
-"""Traits of a user's own strategy as stored in a run's plan, so that reading a run does not import the user's file."""
+"""Traits of a user's own strategy, stored in a run's plan so that reading the run does not import the user's file."""
 
 from __future__ import annotations
 

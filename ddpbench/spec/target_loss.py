@@ -1,4 +1,4 @@
-"""A loss to train down to, and the rule by which it counts as reached, for ranks and for the analysis."""
+"""A loss to train down to, and the rule that decides when it is reached; for ranks and for the analysis."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class TargetLoss:
 def smoothing_steps(case: Case) -> int:
     """Return the number of steps over which to average a case's losses.
 
-    With this number, the averages of all cases cover the same number of samples. Thus they are equally noisy and lag
-    equally far behind. Otherwise a case could reach a loss sooner only because of the size of its batches.
+    The averages of all cases then cover the same number of samples, so that they are equally noisy and lag equally far
+    behind. Otherwise a case could reach a loss sooner only because of its batch size.
     """
     return max(1, round(SMOOTHED_BATCHES * case.baseline().global_batch / case.global_batch))
 
 
 def mean_losses(ranks: Sequence[Sequence[float]]) -> list[float]:
-    """Return the job's mean loss at each step, from each rank's losses. Ranks without a loss have an empty sequence.
+    """Return the job's mean loss at each step, given each rank's losses (an empty sequence for ranks without a loss).
 
     Ranks that have a loss must have the same number of samples per step.
     """
@@ -40,7 +40,7 @@ def mean_losses(ranks: Sequence[Sequence[float]]) -> list[float]:
 
 
 def smoothed(losses: Sequence[float], window: int) -> list[float]:
-    """Return the moving means over `window` steps, of which the first covers steps 1 to `window`."""
+    """Return the moving means over `window` steps; the first one covers steps 1 to `window`."""
     return [math.fsum(losses[end - window : end]) / window for end in range(window, len(losses) + 1)]
 
 

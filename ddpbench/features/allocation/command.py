@@ -115,7 +115,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _resolved(kind: str, name: str | None) -> str | None:
-    """Return the name under which runs record a strategy, workload or algorithm of an installed package.
+    """Return the name by which runs record a strategy, workload or algorithm that an installed package registers.
 
     Raises:
         RequestError: several packages register it, or the registered object is not a class.

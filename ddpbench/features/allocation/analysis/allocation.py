@@ -1,4 +1,4 @@
-"""Compute a scaling curve as HPC centres request it: job sizes, wall times, core- or GPU-hours, recommended size.
+"""Compute a scaling curve as HPC centres request it: job sizes with wall times and hours, and a recommended size.
 
 Uses only measurements on real links with real computation, where each rank has its own core or GPU.
 """
@@ -33,7 +33,7 @@ from ddpbench.spec import Case, grouping
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobSize:
-    """One row of a proposal: a number of ranks and its run time, hours and efficiency.
+    """One row of a proposal's table: a number of ranks with its run time, hours and efficiency.
 
     Times are in seconds; hours are core-hours, or GPU-hours.
     """
@@ -55,7 +55,7 @@ class JobSize:
 
     @property
     def finish_s(self) -> float | None:
-        """Queue wait plus run time, seconds; None if either is unknown."""
+        """Queue wait plus run time (s); None if either is unknown."""
         return None if self.wait_s is None or self.run_s is None else self.wait_s + self.run_s.value
 
     @property
@@ -112,7 +112,7 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
     """Return the numbers of a proposal, from one curve of a run.
 
     Raises:
-        RequestError: the request cannot be met from this run.
+        RequestError: this run cannot answer the request.
         IdentityError: `run` is not a run directory, or its schema is a different one.
     """
     check(request)
@@ -194,7 +194,7 @@ def _slurm_jobs(machine: Mapping[str, Any]) -> list[SlurmJob]:
 def _waited(jobs: Sequence[SlurmJob], runs: Sequence[CaseRun]) -> dict[int, dict[tuple[str, int], float]]:
     """Return the recorded queue waits in seconds, by world size, then by job id and number of restarts.
 
-    The waits of a world size are those of the smallest jobs with enough nodes for its case.
+    For each world size, only the smallest jobs with enough nodes for its case count.
     """
     found: dict[int, dict[tuple[str, int], float]] = {}
     able = [job for job in jobs if job.queue_wait_s is not None]
@@ -214,7 +214,7 @@ def _with_samples(request: AllocationRequest, runs: Sequence[CaseRun]) -> Alloca
     """Return the request; if it has no samples per epoch, fill in the dataset's recorded length.
 
     Raises:
-        RequestError: epochs are requested, but neither the request nor a record has their length.
+        RequestError: epochs are requested, but neither the request nor a record says how many samples an epoch has.
     """
     if request.samples_per_epoch is None:
         request = replace(request, samples_per_epoch=_recorded_samples(runs))
@@ -226,7 +226,7 @@ def _with_samples(request: AllocationRequest, runs: Sequence[CaseRun]) -> Alloca
 
 
 def _jobs(curve: CaseCurve, base: CaseRun, request: AllocationRequest) -> list[JobSize]:
-    """Return the curve's job sizes, the base case's first.
+    """Return the curve's job sizes, starting with the base case.
 
     Raises:
         RequestError: a queue wait was given for a size that the curve lacks.
@@ -244,7 +244,10 @@ def _jobs(curve: CaseCurve, base: CaseRun, request: AllocationRequest) -> list[J
 
 
 def _largest_worth_it(jobs: Sequence[JobSize], cut: float) -> JobSize:
-    """Return the largest job size whose efficiency is surely at least `cut`; the base case if there is none."""
+    """Return the largest job size whose efficiency is at least `cut` even at the lower end of its interval.
+
+    If there is none, return the base case.
+    """
     able = [job for job in jobs if not job.base and job.surest_efficiency >= cut]
     return max(able, key=lambda job: job.world_size, default=jobs[0])
 
@@ -256,7 +259,7 @@ def _first_done(jobs: Sequence[JobSize]) -> JobSize | None:
 
 
 def _left_out(curve: CaseCurve) -> str:
-    """Return a sentence on the job sizes missing from the table; empty if there are none."""
+    """Return a sentence about the job sizes missing from the table; empty if there are none."""
     if not curve.crowded:
         return ""
     sizes = ", ".join(str(one.case.world_size) for one in curve.crowded)

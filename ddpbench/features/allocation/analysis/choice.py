@@ -1,4 +1,4 @@
-"""Choose the curve of a run for a proposal: what the user may request, and which curve the request selects."""
+"""Choose which of a run's curves a proposal shows: the user's request, and the curve that it selects."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ MOST_NAMED = 4
 class AllocationRequest:
     """The user's request for a proposal.
 
-    `where` selects among curves of one strategy and workload, by names of options or of `Case`'s fields, with their
-    values. `waits_s` has queue waits in seconds, by world size; they are given, not measured. If `samples_per_epoch` is
-    None, the length of the dataset that the proof recorded is used.
+    `where` selects among the curves of one strategy and workload. It maps names of options or of `Case`'s fields to the
+    wanted values. `waits_s` has queue waits in seconds by world size, as given by the user, not measured. If
+    `samples_per_epoch` is None, the length of the dataset that the proof recorded is used.
     """
 
     strategy: str | None = None
@@ -77,7 +77,7 @@ def check(request: AllocationRequest) -> None:
 
 
 def choose(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -> tuple[CaseCurve, str]:
-    """Return the curve that the request selects, by default DDP's, and a sentence on the run's other curves.
+    """Return the curve that the request selects, by default DDP's, and a sentence about the run's other curves.
 
     Raises:
         RequestError: the run has no such curve; the message lists the existing ones.
@@ -167,7 +167,7 @@ def _options(case: Case) -> list[_Option]:
 
 
 def _value(curve: CaseCurve, name: str) -> str | None:
-    """Return the value, as text, of a field or option if all cases of a curve have the same one; else None."""
+    """Return the text of a field's or option's value if it is the same in all cases of a curve; otherwise None."""
     case = curve.first.case
     if name == ("global_batch" if case.scaling == "weak" else "local_batch"):
         return None  # it varies with the ranks
@@ -191,7 +191,7 @@ def _as_word(value: object) -> str:
 
 
 def _option_names(curves: Sequence[CaseCurve]) -> list[str]:
-    """Return the names of these curves' options. Options with the same name get the names of their axes."""
+    """Return the names of these curves' options. If two options have the same name, their axes' full names are used."""
     every = [one for curve in curves for one in _options(curve.first.case)]
     owners: dict[str, set[str]] = {name: {""} for name in (*_APART, *_FIELDS, *_LAYOUT)}
     for one in every:
@@ -204,21 +204,24 @@ def _names(curves: Sequence[CaseCurve]) -> list[str]:
 
 
 def _has(curve: CaseCurve, name: str, asked: str) -> bool:
-    """Return whether a curve has the requested value of `name`; `none` stands for an option that the curve lacks."""
+    """Return whether a curve's value of `name` is `asked`.
+
+    The value `none` stands for an option that the curve lacks.
+    """
     value = _value(curve, name)
     lacks = value is None and name not in (*_FIELDS, *_LAYOUT)
     return asked == (_ABSENT if lacks else value)
 
 
 class _Others:
-    """The curves of a run that the request did not choose, and the flags that choose each."""
+    """The curves of a run that the request did not choose, and the command-line flags that would choose each."""
 
     def __init__(self, cases: Sequence[CaseRun], chosen: CaseCurve) -> None:
         self._cases, self._chosen = cases, chosen
         self._at: dict[str | None, list[CaseCurve]] = {}
 
     def flags(self, curve: CaseCurve) -> str:
-        """Return ` (FLAGS)` with the flags that choose exactly this curve; empty if no flags do."""
+        """Return the flags that choose exactly this curve, as ` (FLAGS)`; empty if no flags do."""
         flags: dict[str, str] = {}
         rival: CaseCurve | None = self._chosen
         while rival is not None and (_ids(rival) != _ids(curve) or not flags):
@@ -236,7 +239,7 @@ class _Others:
         return f" ({' '.join(words)})"
 
     def _difference(self, curve: CaseCurve, rival: CaseCurve, flags: Mapping[str, str]) -> str:
-        """Return the first setting, not among `flags`, in which two curves differ; empty if they do not differ."""
+        """Return the first setting, except settings in `flags`, in which two curves differ; empty if there is none."""
         options = _option_names(self._real_at(None))
         for name in (*_APART, *_FIELDS, *_LAYOUT, *options):
             value = _value(curve, name)
@@ -251,14 +254,14 @@ class _Others:
         return _first_of(found) if found else None
 
     def _real_at(self, cap: str | None) -> list[CaseCurve]:
-        """Return the curves on real links with this bucket cap, among which `choose` would choose."""
+        """Return the curves on real links that `choose` would consider if this bucket cap were requested."""
         if cap not in self._at:
             of_cap = [one for one in self._cases if cap in (None, _cap_of(one)) or _cap_of(one) == "none"]
             self._at[cap] = [curve for curve in _of_a_base_case(of_cap) if not curve.emulated]
         return self._at[cap]
 
     def at_other_caps(self) -> list[tuple[str, CaseCurve]]:
-        """Return the other bucket caps at which the chosen curve's configuration was run, each with its curve."""
+        """Return the other bucket caps with which the chosen curve's configuration was run, each with a curve."""
         found: list[tuple[str, CaseCurve]] = []
         for cap in map(_as_word, _other_caps(self._cases, self._chosen)):
             alike = [one for one in self._real_at(cap) if _alike(one.first.case, self._chosen.first.case)]
@@ -286,7 +289,7 @@ def _alike(case: Case, other: Case) -> bool:
 
 
 def _unfinished(cases: Sequence[CaseRun]) -> str:
-    """Return words for how many cases have too few rounds, and for the first one's problem; empty if none has."""
+    """Return a phrase that says how many cases have too few rounds, and what the first one lacks; empty if none has."""
     early = [one for one in cases if one.status == "unfinished" and not one.planned.oversubscribed]
     if not early:
         return ""
@@ -295,7 +298,7 @@ def _unfinished(cases: Sequence[CaseRun]) -> str:
 
 
 def _at_cap(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -> Sequence[CaseRun]:
-    """Return the cases with the requested bucket cap and those without any; all cases if no cap is requested.
+    """Return the cases that have the requested bucket cap or no buckets; all cases if no cap is requested.
 
     Raises:
         RequestError: no case has this cap.
@@ -341,7 +344,7 @@ def _where(curves: Sequence[CaseCurve], request: AllocationRequest, run: RunDir)
 
 
 def _other_caps(cases: Sequence[CaseRun], curve: CaseCurve) -> list[float | str]:
-    """Return the other bucket caps at which the curve's configuration was run."""
+    """Return the other bucket caps with which the curve's configuration was run."""
     one = curve.first
     caps = {
         run.case.bucket_cap_mb

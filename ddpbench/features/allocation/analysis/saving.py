@@ -1,4 +1,4 @@
-"""Compute a job's best snapshot period from the measured costs of snapshots and failures, and the failure rate."""
+"""Compute a job's best snapshot period from the failure rate and the measured costs of snapshots and failures."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Saving:
 def saving_of(cases: Sequence[CaseRun], workload: str, mtbf_s: float) -> Saving:
     """Return the best snapshot period, from the costs measured in a case of this workload.
 
-    Cases that measured recovery from failures are preferred to those with checkpoints only. Among these, a killed rank
-    (SIGKILL) is preferred to other failures, and then more ranks to fewer.
+    A case that measured recovery from failures is preferred to a case that only measured checkpoints. Among the former,
+    a killed rank (SIGKILL) is preferred to other failures, and then more ranks to fewer.
 
     Raises:
         RequestError: no case of this workload measured the time of a snapshot.

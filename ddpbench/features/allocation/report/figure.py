@@ -1,4 +1,4 @@
-"""Draw a proposal's figure: speed-up against ranks, with the ideal and the efficiency cut."""
+"""Draw a proposal's figure: speed-up against ranks, with the ideal line and the line of the efficiency threshold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def picture(allocation: Allocation) -> Picture:
-    """Return the figure of speed-up against ranks on logarithmic axes, with the ideal line and the efficiency cut."""
+    """Return the figure of speed-up against ranks on logarithmic axes, with lines for the ideal and the threshold."""
     chosen = allocation.chosen
     heading = f"{allocation.name}: speed-up {chosen.speedup} at {ranks(chosen.world_size)}"
     if chosen.base:
@@ -65,7 +65,7 @@ def _paint(sheet: Sheet, *, allocation: Allocation) -> None:
 
 
 def _draw_references(axes: Axes, cut: float, low: float, high: float) -> None:
-    """Draw the lines of the ideal speed-up and of the efficiency cut, from `low` to `high` ranks."""
+    """Draw the lines of the ideal speed-up and of the efficiency threshold `cut`, from `low` to `high` ranks."""
     for factor, line, name in ((1.0, ":", "ideal"), (cut, "--", f"efficiency {cut:g}")):
         axes.plot(
             [low, high], [factor * low, factor * high], line, color=style.MUTED, linewidth=1.1, zorder=1
@@ -83,7 +83,7 @@ def _draw_references(axes: Axes, cut: float, low: float, high: float) -> None:
 
 
 def _draw_speedups(axes: Axes, allocation: Allocation) -> None:
-    """Draw the speed-ups of the base case and of each job size, the latter with whiskers."""
+    """Draw the speed-ups of the base case and, with whiskers, of each job size."""
     base = style.base_look()
     axes.plot([1], [1], base.marker, color=base.colour, markersize=6, zorder=3)
     look = style.look(allocation.case)
@@ -128,7 +128,7 @@ def _mark_chosen(axes: Axes, chosen: JobSize) -> None:
 
 
 def _heights(allocation: Allocation, low: float, high: float) -> tuple[float, float]:
-    """Return the ends of the speed-up axis, with room for both reference lines and for every whisker above 0."""
+    """Return the ends of the speed-up axis, such that both reference lines and the whiskers above 0 fit."""
     estimates = [job.speedup for job in allocation.jobs if not job.base]
     values = [bound for e in estimates for bound in (e.value, e.low) if bound and bound > 0]
     bottom = min([low * allocation.cut, *values]) / 1.05

@@ -1,4 +1,4 @@
-"""Write a proposal's sentences: the recommended job size and the reason, the lengths, the method."""
+"""Write a proposal's sentences: the recommended job size and why, the lengths of epochs and runs, and the method."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpbench.version import VERSION
 
 
 def choice(allocation: Allocation) -> str:
-    """Return a few sentences on the recommended job size and the reason."""
+    """Return a few sentences that say which job size is recommended, and why."""
     chosen, cut = allocation.chosen, f"{allocation.cut:g}"
     sized = [job for job in allocation.jobs if not job.base]
     words: list[str] = []
@@ -57,7 +57,7 @@ def _efficiency(job: JobSize) -> str:
 
 
 def _finishing(allocation: Allocation) -> list[str]:
-    """Return a list with a sentence on which job size finishes first; empty if no queue waits are known."""
+    """Return a list with a sentence that says which job size finishes first; empty if no queue waits are known."""
     first, chosen = allocation.first, allocation.chosen
     if first is None or first.wait_s is None or first.run_s is None or first.finish_s is None:
         return []
@@ -82,7 +82,7 @@ def _finishing(allocation: Allocation) -> list[str]:
 
 
 def _waits(allocation: Allocation) -> str:
-    """Return one or two sentences on where the queue waits come from."""
+    """Return one or two sentences that say where the queue waits come from."""
     if not allocation.waits_recorded:
         return "Queue waits are given, not measured."
     own = f"Queue waits are those of {counted(allocation.waits_recorded, 'job')} of this run: queues change."
@@ -100,7 +100,7 @@ def _job_name(job: JobSize, unit: str) -> str:
 
 
 def length(allocation: Allocation) -> str:
-    """Return sentences on the lengths of an epoch and a run, the queue waits, and how cores or GPUs are counted."""
+    """Return sentences about the lengths of an epoch and a run, the queue waits, and how cores or GPUs are counted."""
     words: list[str] = []
     if allocation.samples_per_epoch is not None:
         words.append(
@@ -130,7 +130,7 @@ def length(allocation: Allocation) -> str:
 
 
 def saving(allocation: Allocation) -> str:
-    """Return a few sentences on the best snapshot period; empty if no time between failures is given."""
+    """Return a few sentences about the best snapshot period; empty if no time between failures is given."""
     saved = allocation.saving
     if saved is None:
         return ""
@@ -148,7 +148,7 @@ def saving(allocation: Allocation) -> str:
 
 
 def method(allocation: Allocation) -> str:
-    """Return a paragraph on how the numbers were measured, and on which hardware and software."""
+    """Return a paragraph that says how the numbers were measured, and on which hardware and software."""
     identity = allocation.machine.get("identity") or {}
     context = allocation.machine.get("context") or {}
     programs = [
@@ -195,7 +195,7 @@ def method(allocation: Allocation) -> str:
 
 
 def _hardware(identity: Mapping[str, Any]) -> str:
-    """Return words for the processor, cores and GPUs of the machine, or of each node if there are several."""
+    """Return a phrase that describes the processor, cores and GPUs of the machine, or of each of several nodes."""
     nodes = len(identity.get("slots") or ())
     cores = sorted({len(one) for one in _by_host(identity.get("cores"))} or {0})
     usable = counted(cores[0], "core") if len(cores) == 1 else f"{cores[0]} to {cores[-1]} cores"
@@ -208,7 +208,7 @@ def _hardware(identity: Mapping[str, Any]) -> str:
 
 
 def _by_host(value: Any) -> list[Any]:
-    """Return the values of a fact in `machine.json`: one per host if it is listed by host, else a single one."""
+    """Return the values of a fact in `machine.json`: one per host if it is listed by host, otherwise only one."""
     return list(value.values()) if isinstance(value, Mapping) else [value or ()]
 
 
@@ -219,7 +219,7 @@ def _as_text(value: Any) -> str:
 
 
 def base_rate(allocation: Allocation) -> str:
-    """Return words for the samples per second of a single process, with their interval."""
+    """Return a phrase that gives the samples per second of a single process, with their interval."""
     return f"{allocation.base_rate} samples/s"
 
 

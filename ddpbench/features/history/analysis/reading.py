@@ -39,12 +39,12 @@ def read_sides(
         paths: run directories, files of pytest-benchmark, names of saved baselines, or folders of runs or files.
         as_given: keep the order of `paths`; runs within a folder are ordered by name.
         across: allow runs on different machines, torch versions and the like.
-        on_skip: called with each folder without a run, and with why a submission's run cannot be shown (otherwise "").
-            Also called with each merged run that is left out because its sources, or merges of them, are in the same
-            folder, and with a sentence that says so.
+        on_skip: called with each folder that is left out, and the reason. For a folder without a run, the reason is "",
+            or why a submission's run cannot be shown. For a merged run, it is a sentence that says that its sources, or
+            merges of them, are in the same folder.
 
     Raises:
-        RequestError: there are fewer than two runs, one is given twice, or one has no known time of measurement.
+        RequestError: there are fewer than two runs, a run is given twice, or a run's time of measurement is unknown.
         IdentityError: a run cannot be read, or machines differ and `across` is False.
     """
     found, inside = _found(paths, on_skip)
@@ -84,7 +84,7 @@ def read_sides(
 
 
 def differences(sides: Sequence[Side]) -> list[str]:
-    """Return words for each difference in machine, torch and the like between one run and the next."""
+    """Return a text for each difference in machine, torch and the like between one run and the next."""
     return [line for before, after in pairwise(sides) for line in unlike(before, after)]
 
 
@@ -93,7 +93,7 @@ def _read(path: Path, name: str) -> Side:
 
 
 def _found(paths: Sequence[Path], on_skip: Callable[[Path, str], None]) -> tuple[list[Path], frozenset[Path]]:
-    """Return the runs and saved files that these paths and names select, and which of them were found in a folder.
+    """Return the runs and saved files that these paths and names select, and the subset that was found inside folders.
 
     Raises:
         RequestError: there are none, or a path is not a folder.
@@ -117,7 +117,7 @@ def _found(paths: Sequence[Path], on_skip: Callable[[Path, str], None]) -> tuple
 
 
 def _runs_in(path: Path) -> tuple[list[Path], dict[Path, str]]:
-    """Return the runs or saved files at a path or name, and the reasons why folders in it have no run, by folder.
+    """Return the runs or saved files at a path or name, and for each folder in it without a run the reason.
 
     A submission's directory selects a single run, as in every command, because the runs of its jobs have the same
     launches. A reason is empty if unknown.
@@ -143,7 +143,7 @@ def _runs_in(path: Path) -> tuple[list[Path], dict[Path, str]]:
 
 
 def _run_directories(folders: Sequence[Path]) -> tuple[list[Path], dict[Path, str]]:
-    """Return the runs in these folders, and the reasons why the other folders have none, by folder.
+    """Return the runs in these folders, and for each folder without a run the reason.
 
     Hidden folders are left out. A reason is empty if unknown.
     """
@@ -181,7 +181,7 @@ def _measured_at(side: Side) -> datetime:
     """Return the time at which a run was started.
 
     Raises:
-        RequestError: the run's records do not say.
+        RequestError: the run's records do not contain it.
     """
     started = started_utc(side)
     moment = utc_of(started)

@@ -1,8 +1,9 @@
 """Find the runs between which each case's step time changed, and the level before and after each change.
 
-A run counts as one value, the mean over its launches of the log time per sample. The spread of these values contains
-the machine's drift between sessions, and launches do not count as replicates. Runs are taken to drift independently;
-if neighbouring runs are alike, a change needs more evidence. A drift that builds up over many runs counts as a change.
+A run counts as one value: the mean log time per sample over its launches. The spread of these values includes the
+machine's drift between sessions; launches do not count as replicates. Runs are assumed to drift independently. If
+neighbouring runs resemble each other, this does not hold, and a change needs more evidence. A drift that builds up over
+many runs counts as a change.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ ABSENT = "not"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeriesPoint:
-    """The result of a case in the run with the number `run`: a step time in seconds, or the `reason` why there is none.
+    """The result of a case in one run (number `run`): a step time in seconds, or the `reason` why there is none.
 
-    The step time is the geometric mean over launches, unlike in a report. Thus levels are means of runs, and the ratio
-    of two levels is the ratio that is compared.
+    Unlike in a report, the step time is the geometric mean over launches. Therefore a level is a geometric mean of
+    runs, and the ratio of two levels is the ratio that is tested.
     """
 
     run: int
@@ -54,7 +55,7 @@ class SeriesPoint:
 class SeriesLevel:
     """Consecutive runs of a case without a change between them.
 
-    `step_s` is the geometric mean of their step times, in seconds.
+    `step_s` is the geometric mean of the runs' step times, in seconds.
     """
 
     first: int
@@ -87,7 +88,7 @@ class ChangePoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaseHistory:
-    """The results of a case over runs, one for each run from the first that has the case to the last."""
+    """The results of a case over runs: one for each run, from the first to the last run that has the case."""
 
     label: str
     key: str
@@ -119,7 +120,7 @@ class CaseHistory:
 class History:
     """The histories of all cases.
 
-    With a probability of at least `1 - alpha`, no change is reported in a case that has none.
+    The probability that a change is reported for any of the unchanged cases is at most `alpha`.
     """
 
     sides: tuple[Side, ...]
@@ -133,7 +134,7 @@ class History:
 
     @property
     def changed(self) -> list[CaseHistory]:
-        """The cases with a change. Those with a slowdown come first, in the order of the largest change."""
+        """The cases with a change, largest change first, but cases with a slowdown before all others."""
         changes = [(one.largest, one) for one in self.cases if one.largest is not None]
         changes.sort(key=lambda each: (each[0].slower, each[0].size), reverse=True)
         return [one for _, one in changes]
@@ -180,7 +181,7 @@ def history_of(sides: Sequence[Side], *, only: str = "", alpha: float = ALPHA) -
 
 
 def _over_runs(sides: Sequence[Side]) -> list[tuple[CaseRun, list[CaseRun | None]]]:
-    """Return, for each case, its first run and its results in all runs, None in those without the case.
+    """Return each case's result in the first run that has it, and its results in all runs (None in runs without it).
 
     Cases are matched as in a comparison of two runs.
     """
@@ -196,7 +197,7 @@ def _over_runs(sides: Sequence[Side]) -> list[tuple[CaseRun, list[CaseRun | None
 
 
 def _points(runs: Sequence[CaseRun | None], sides: Sequence[Side]) -> tuple[SeriesPoint, ...]:
-    """Return a case's points, from the first run whose plan has the case to the last."""
+    """Return a case's points, from the first to the last run whose plan has the case."""
     planned = [number for number, run in enumerate(runs) if run is not None]
     return tuple(
         _point(number, runs[number], sides[number].name) for number in range(planned[0], planned[-1] + 1)

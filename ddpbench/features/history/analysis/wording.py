@@ -1,4 +1,4 @@
-"""Write a history as a sentence, a table, lines on changes, Markdown, and a JSON object."""
+"""Write a history as a sentence, a table, lines about changes, Markdown, and a JSON object."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST_GAPS = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChangePlace:
-    """Two consecutive runs between which cases changed, with the changes and the other differences of the runs."""
+    """Two consecutive runs between which cases changed, with these changes and the runs' other differences."""
 
     before: Side
     after: Side
@@ -46,18 +46,18 @@ def ratio_words(ratio: Interval, joint: str = " ") -> str:
 
 
 def change_words(change: ChangePoint, joint: str = " ") -> str:
-    """Return words for the direction and ratio of a change, such as `slower 1.12 [1.08, 1.17]`."""
+    """Return a phrase for the direction and ratio of a change, such as `slower 1.12 [1.08, 1.17]`."""
     return f"{'slower' if change.slower else 'faster'} {ratio_words(change.ratio, joint)}"
 
 
 def between_words(history: History, change: ChangePoint) -> str:
-    """Return words for the runs on both sides of a change, such as `between run-a and run-b (2026-11-02)`."""
+    """Return a phrase that names the runs around a change, such as `between run-a and run-b (2026-11-02)`."""
     before, after = history.sides[change.before], history.sides[change.after]
     return f"between {before.name} and {_dated(after)}"
 
 
 def since_words(history: History, change: ChangePoint) -> str:
-    """Return words for a change and the run that first has it: `slower 1.12 [1.08, 1.17] since run-b (2026-11-02)`."""
+    """Return a phrase for a change and the first run after it: `slower 1.12 [1.08, 1.17] since run-b (2026-11-02)`."""
     return f"{change_words(change)} since {_dated(history.sides[change.after])}"
 
 
@@ -77,7 +77,10 @@ def day_of(side: Side) -> str:
 
 
 def verdict_words(history: History, case: CaseHistory) -> str:
-    """Return words for a case's changes: the runs around a single change, or the first run after each of several."""
+    """Describe a case's changes.
+
+    A single change is given with the runs around it, each of several with the run after it.
+    """
     if not case.enough:
         return f"not enough runs to tell: {len(case.measured)} of {history.fewest} at least"
     if not case.changes:
@@ -96,13 +99,13 @@ def rows(history: History) -> list[tuple[str, ...]]:
 
 
 def runs_words(case: CaseHistory) -> str:
-    """Return words for the number of runs in which a case was measured: `18`, or `16 of 18` if some lack it."""
+    """Return a text for the number of runs in which a case was measured: `18`, or `16 of 18` if some lack it."""
     measured = len(case.measured)
     return f"{measured}" if not case.gaps else f"{measured} of {len(case.points)}"
 
 
 def latest_words(case: CaseHistory) -> tuple[str, str]:
-    """Return words for a case's step time (ms) in its latest run, and for the interval over that run's launches."""
+    """Return two texts: a case's step time (ms) in its latest run, and its interval over that run's launches."""
     if not case.measured or case.measured[-1].step is None:
         return "", ""
     step = case.measured[-1].step.scaled(1e3)
@@ -112,7 +115,7 @@ def latest_words(case: CaseHistory) -> tuple[str, str]:
 
 
 def headline(history: History) -> str:
-    """Return a sentence on the result of a comparison of many runs."""
+    """Return a sentence that states the result of a comparison of many runs."""
     cases, changed = history.cases, history.changed
     tested = [case for case in cases if case.enough]
     if not tested:
@@ -137,7 +140,7 @@ def headline(history: History) -> str:
 
 
 def _days(history: History) -> str:
-    """Return words for the days on which the first and last run started; empty if either is unknown."""
+    """Return a phrase that gives the days on which the first and the last run started; empty if either is unknown."""
     first, last = day_of(history.sides[0]), day_of(history.sides[-1])
     if not first or not last:
         return ""
@@ -162,7 +165,7 @@ def places(history: History) -> list[ChangePlace]:
 
 
 def _differing(before: Side, after: Side) -> Iterator[str]:
-    """Yield words for each difference between two runs other than their time of measurement."""
+    """Yield a text for each difference between two runs other than their time of measurement."""
     versions = [side.machine.get("context", {}).get("ddpbench_version") for side in (before, after)]
     for name, (old, new) in (("commit", (before.commit, after.commit)), ("ddpbench", versions)):
         if old != new and old and new:
@@ -186,7 +189,7 @@ def _experiment(side: Side) -> str:
 
 
 def place_words(place: ChangePlace) -> str:
-    """Return sentences on what changed between two runs: the cases, and the other differences."""
+    """Return sentences that say which cases changed between two runs, and how else the runs differ."""
     largest = sorted(place.changes, key=lambda each: each[1].size, reverse=True)
     named = [f"{case.label} ({change_words(change)})" for case, change in largest[:_MOST_CASES]]
     more = len(largest) - len(named)
@@ -197,7 +200,7 @@ def place_words(place: ChangePlace) -> str:
 
 
 def remarks(history: History) -> list[str]:
-    """Return sentences on the limits of a comparison of many runs."""
+    """Return sentences about the limits of a comparison of many runs."""
     chance = f"one is reported for any case with a chance of {100 * ALPHA:g} % at most"
     found = [
         "Each run counts once. A ratio's interval is over runs: the machine's drift from one to the next is in it.",
@@ -226,7 +229,7 @@ def remarks(history: History) -> list[str]:
 
 
 def gap_words(history: History, case: CaseHistory) -> str:
-    """Return a sentence on the runs in which a case has no step time; empty if it has one in all."""
+    """Return a sentence that names the runs in which a case has no step time; empty if there are none."""
     gaps = case.gaps
     if not gaps:
         return ""
@@ -238,7 +241,7 @@ def gap_words(history: History, case: CaseHistory) -> str:
 
 
 def _named(history: History, points: Sequence[SeriesPoint]) -> str:
-    """Return the names of these points' runs; for more than a few, also the number of the others."""
+    """Return the names of these points' runs; if there are many, the first few names and the number of the others."""
     more = len(points) - _MOST_GAPS
     names = [history.sides[point.run].name for point in points[:_MOST_GAPS]]
     return series_of([*names, *([f"{more} more"] if more > 0 else [])])
@@ -264,7 +267,7 @@ def markdown(history: History) -> str:
 def to_json(history: History) -> dict[str, Any]:
     """Return a comparison of many runs as a JSON object.
 
-    Times are in seconds, ratios are after divided by before, and runs are numbered from 0.
+    Times are in seconds, ratios are the level after a change divided by the level before, and runs count from 0.
     """
     return {
         "runs": [

@@ -118,7 +118,7 @@ def _paint(sheet: Sheet, *, history: History, case: CaseHistory, ticks: int) -> 
 
 
 def _limits(case: CaseHistory) -> tuple[float, float]:
-    """Return the ends of the step-time axis, seconds: around all intervals, and at least `_LEAST_SPAN` apart."""
+    """Return the ends of the step-time axis (s). It spans all intervals, and at least the fraction `_LEAST_SPAN`."""
     steps = [point.step for point in case.measured if point.step is not None]
     low = min(step.value if step.low is None else step.low for step in steps)
     high = max(step.value if step.high is None else step.high for step in steps)
@@ -154,7 +154,7 @@ def _paint_runs(axes: Axes, case: CaseHistory, scale: float) -> None:
 
 
 def _label_changes(sheet: Sheet, changes: Sequence[ChangePoint], wanted_in: Sequence[float]) -> None:
-    """Write each change above its line: with its interval if there is room for all of them, else only the ratio."""
+    """Write each change's ratio above its line, with the interval if there is room for the intervals of all changes."""
     if not changes:
         return
     long = [change_words(change, joint="\n") for change in changes]
@@ -173,7 +173,7 @@ def _label_changes(sheet: Sheet, changes: Sequence[ChangePoint], wanted_in: Sequ
 def _set_ticks(axes: Axes, history: History, first: int, last: int, most: int) -> None:
     """Label a few runs with their day, or with their time of day (UTC) if all were measured on the same day.
 
-    Runs whose time is unknown get their number.
+    A run whose time is unknown is labelled with its number.
     """
     places = range(first, last + 1, max(1, math.ceil((last - first) / (most - 1))))
     days = [day_of(history.sides[place]) for place in places]

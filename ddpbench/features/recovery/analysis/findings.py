@@ -1,4 +1,4 @@
-"""Findings of a sweep with planned failures: how many were recovered from, and how long recovery takes."""
+"""Findings of a sweep with planned failures: how many failures training recovered from, and how long this takes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SETTINGS = ("workload", "strategy", "world_size")
 
 
 def recovery_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return a finding for each case in which the cost of a failure was measured, from the cheapest on."""
+    """Return a finding for each case in which the cost of a failure was measured, with the lowest cost first."""
     able = [
         (run, cost) for run, cost in _costs(cases) if cost.total is not None and cost.restored is not None
     ]
@@ -65,7 +65,7 @@ def recovery_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
 
 
 def snapshot_finding(cases: Sequence[CaseRun]) -> Finding | None:
-    """Return a finding on the best snapshot period with one failure a day; None if snapshots were not measured."""
+    """Return a finding about the best snapshot period at one failure a day; None if snapshots were not measured."""
     able = [
         (run, cost)
         for run, cost in _costs(cases)
@@ -97,14 +97,14 @@ def snapshot_finding(cases: Sequence[CaseRun]) -> Finding | None:
 
 
 def recovery_answer(cases: Sequence[CaseRun]) -> list[Finding]:
-    """Return findings on the cost of failures and the best snapshot period; empty if no failure happened."""
+    """Return findings about the cost of failures and the best snapshot period; empty if no failure happened."""
     found = recovery_finding(cases)
     saving = snapshot_finding(cases) if found is not None else None
     return [one for one in (found, saving) if one is not None]
 
 
 def recovery_finding(cases: Sequence[CaseRun]) -> Finding | None:
-    """Return a finding on the cheapest and the most expensive failure; None if no failure happened."""
+    """Return a finding about the cheapest and the most expensive failure; None if no failure happened."""
     costs = _costs(cases)
     if not costs:
         return None

@@ -1,7 +1,8 @@
-"""Train with snapshots in a rank; fail once, as planned, and continue from the last snapshot.
+"""Train with snapshots in a rank: fail once, as planned, then continue from the last snapshot.
 
-A gang is the set of ranks that torchrun starts together. The first gang of a launch measures, then plans the failure;
-later gangs only continue. They share a folder with the plan, the snapshots, and marks of past events.
+A gang is the set of ranks that torchrun starts together. The first gang of a launch measures step times, then plans the
+failure; later gangs only continue the training. All gangs share a folder with the plan, the snapshots, and files that
+mark past events.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class PlannedError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailurePlan:
-    """The numbers of the steps after which the training fails, and ends."""
+    """The numbers of the steps after which training fails, a node that left returns (if any), and training ends."""
 
     fails: int
     joins: int | None
@@ -66,8 +67,8 @@ class FailurePlan:
     def of(cls, case: Case, step_s: float, number: int) -> FailurePlan:
         """Return the plan of a launch: a few snapshots, and then a failure at a step drawn from the seed and `number`.
 
-        At least two of the snapshots before the failure replace an older one. A launch without a failure trains longer,
-        so that it covers every step of the other launches in its round.
+        At least two of the snapshots before the failure each replace an older snapshot. A launch without a failure
+        trains longer, so that it covers every step of the other launches in its round.
         """
         window, every = window_of(step_s), case.snapshot_every
         drawn = random.Random(f"{case.seed} {number}").randint(1, every)
@@ -122,7 +123,7 @@ class Marks:
         return True
 
     def next_gang(self) -> int:
-        """Return the number of a gang that starts now. Each number is returned once."""
+        """Return a number for a gang that is starting. Each number is returned only once."""
         number = 0
         while not self.first(f"gang-{number}"):
             number += 1
@@ -140,9 +141,9 @@ def train(
     heartbeat: Heartbeat,
     writer: RecordWriter,
 ) -> str:
-    """Train to the end of the plan, and return the parameters' checksum. The first gang makes the plan.
+    """Train to the end of the plan, which the first gang makes, and return the parameters' checksum.
 
-    `step_s` is the time of a measured step in seconds, None in a later gang. `times` are as in `Recovering`.
+    `step_s` is the measured time of a step in seconds; None in later gangs. `times` is explained in `Recovering`.
 
     Raises:
         DivergedError: the ranks' parameters differ at the end, or the loss is not finite.
@@ -181,7 +182,7 @@ def _plan_the_failure(training: Training, control: Control, marks: Marks, plan: 
 
 
 class Recovering:
-    """One rank's training from the last snapshot, or from the beginning, to the end of the plan."""
+    """The training of one rank from the last snapshot, or from the beginning, to the end of the plan."""
 
     def __init__(
         self,
@@ -194,9 +195,10 @@ class Recovering:
         heartbeat: Heartbeat,
         writer: RecordWriter,
     ) -> None:
-        """`ranks` is the full number of ranks, with no node away.
+        """`ranks` is the full number of ranks, counted while no node is away.
 
-        `times` are when this rank started, entered the rendezvous and completed it, in nanoseconds of its clock.
+        `times` has the times at which this rank started, entered the rendezvous, and completed it (ns, the host's
+        clock).
         """
         self._ranks = ranks
         self._training, self._control, self._marks = training, control, marks
@@ -254,10 +256,10 @@ class Recovering:
         return _same_on_all_ranks(loop, self._control, self._place.processes)
 
     def _goes_on(self, plan: FailurePlan, first: int) -> Callable[[int], bool]:
-        """Return a function that returns whether to make a step, in a gang whose first step is `first`.
+        """Return a function that says whether a gang whose first step is `first` makes the next step.
 
-        While a node is away, training has no end: torchrun stops the ranks when the node returns. The gang after that
-        trains a while longer.
+        While a node is away, training continues until the node returns and torchrun stops the ranks. The next gang then
+        trains for some more steps.
         """
         away = self._place.processes < self._ranks
         ends = max(plan.ends, first + plan.ends - (plan.joins or plan.ends))
@@ -318,7 +320,10 @@ class Recovering:
         return loop, step
 
     def _batches(self, first: int) -> Iterator[tuple[Any, Any]]:
-        """Yield the rank's batches from position `first` in the order of samples, and record which samples each has."""
+        """Yield the rank's batches from position `first` in the order of samples.
+
+        Record which samples each batch contains.
+        """
         training, case = self._training, self._case
         dataset: Any = getattr(training.loader, "dataset")  # noqa: B009 - `check` has made sure of it
         batches = batches_from(
@@ -340,7 +345,7 @@ class Recovering:
             yield (batch, None) if training.workload.whole_batches else batch
 
     def _note(self, made: int) -> None:
-        """Write a record of the steps since the last note."""
+        """Write a record of the steps made since the last such record."""
         if not self._ends_ns:
             return
         count = len(self._ends_ns)
@@ -399,9 +404,9 @@ class Recovering:
         return self._samples_before + (made - self._first) * self._place.processes * self._case.local_batch
 
     def _is_victim(self) -> bool:
-        """Return whether this rank is to fail, or to make its agent fail.
+        """Return whether this rank is the one that fails or makes its agent fail.
 
-        This is the last rank, or the first rank of the last agent.
+        It is the last rank or, if an agent is to fail, the first rank of the last agent.
         """
         kind = self._case.recovery
         if kind in ("agent", "leave"):
@@ -484,5 +489,5 @@ def _variable_ns(env: Mapping[str, str], name: str) -> int | None:
 
 
 def _moment(name: str) -> int | None:
-    """Return the time at which this rank's agent recorded the event `name`, ns of the host's clock; None if unknown."""
+    """Return when this rank's agent recorded the event `name` (ns, the host's clock); None if unknown."""
     return _variable_ns(os.environ, f"DDPBENCH_AGENT_{name}_NS")

@@ -1,7 +1,7 @@
 """Write and read snapshots from which training can be resumed. Rank 0 writes them atomically, and all ranks read them.
 
-A snapshot counts once the file with its length and checksum exists next to it. That file is needed because torch.load
-detects a truncated snapshot but not changed bytes (seen with torch 2.13).
+A snapshot counts as complete once a second file with its length and checksum exists. This file is needed because
+torch.load detects a truncated snapshot but not changed bytes (seen with torch 2.13).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ddpbench.spec.recoveries import KEPT_SNAPSHOTS
 
 
 class _Summing:
-    """Wraps a file that is written once from start to end, and computes its length and checksum."""
+    """Wraps a file that is written from start to end, and computes its length and checksum meanwhile."""
 
     def __init__(self, file: BinaryIO, on_bytes: Callable[[int], None]) -> None:
         self._file, self._on_bytes = file, on_bytes
@@ -57,7 +57,7 @@ class Snapshots:
     ) -> int:
         """Write a snapshot, and delete all but the last few. Return its size in bytes.
 
-        While it is written, `on_bytes` is called with the number of bytes so far.
+        During writing, `on_bytes` is called with the number of bytes written so far.
 
         Raises:
             OSError: the snapshot cannot be written.
@@ -82,7 +82,7 @@ class Snapshots:
         return sorted(int(path.stem.partition("-")[2]) for path in self.folder.glob("snapshot-*.pt"))
 
     def newest(self) -> tuple[int | None, tuple[str, ...]]:
-        """Return the step of the newest complete snapshot, or None, and the problems of later snapshots."""
+        """Return the step of the newest complete snapshot, or None, and what is wrong with each later snapshot."""
         unreadable: list[str] = []
         for step in reversed(self._steps()):
             problem = self._problem(step)
@@ -92,7 +92,7 @@ class Snapshots:
         return None, tuple(unreadable)
 
     def _problem(self, step: int) -> str:
-        """Return words for what is wrong with a snapshot; empty if its length and checksum are right."""
+        """Return a phrase that says what is wrong with a snapshot; empty if its length and checksum are right."""
         try:
             checksums = json.loads(self._checksum_file(step).read_bytes())
         except FileNotFoundError:

@@ -44,7 +44,7 @@ class FailureCosts:
 
 
 def costs_of(launches: Sequence[LaunchResult], rows: Sequence[Row]) -> list[FailureCosts]:
-    """Return the costs of each case in which a failure happened, the lowest first."""
+    """Return the costs for each case in which a failure happened, the lowest costs first."""
     failed = [(row, row.failed) for row in rows if row.failed is not None and row.failed.failures]
     names = _names([row for row, _ in failed])
     steps_s = {case_id: fmean(times) for case_id, times in raw_launches(launches).items()}
@@ -58,7 +58,7 @@ def costs_of(launches: Sequence[LaunchResult], rows: Sequence[Row]) -> list[Fail
 
 
 def _names(rows: Sequence[Row]) -> dict[str, str]:
-    """Return, by case, words for its failure and the other settings that distinguish it."""
+    """Return a text for each case that names its failure and the other settings that distinguish it."""
     names = Namer(row.case for row in rows)
     return {
         row.case_id: ", ".join(dict.fromkeys([RECOVERIES[row.case.recovery], *names.apart(row.case)]))
@@ -106,7 +106,7 @@ def failures_table(costs: Sequence[FailureCosts]) -> Table:
 def _at_pace(cost: FailureCosts) -> Cell:
     """Return a cell with the time until steps were as fast again as before the failure.
 
-    If this did not happen in all launches, the cell has the number of launches in which it did.
+    If some launches never became as fast again, the cell says in how many launches this happened.
     """
     if cost.found.regained_launches == cost.found.recoveries:
         return Cell.estimate(cost.found.regained)

@@ -1,4 +1,4 @@
-"""Draw the best snapshot period: time lost to failures and snapshots, by the time between snapshots."""
+"""Draw the figure of the best snapshot period: time lost to failures and snapshots against time between snapshots."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POINTS = 121
 
 
 def goodput_picture(cost: FailureCosts) -> Picture:
-    """Return the figure of the best snapshot period, for the measured costs of a failure and a snapshot."""
+    """Return the figure of the best snapshot period, given the measured costs of a failure and a snapshot."""
     assert cost.found.snapshot_mean_s is not None
     assert cost.found.restored_mean_s is not None
     snapshot_s, restored_s = cost.found.snapshot_mean_s, cost.found.restored_mean_s

@@ -1,4 +1,4 @@
-"""Draw the cost of failures: a bar of its parts for each kind. Much longer bars have a separate scale."""
+"""Draw the cost of failures: for each kind of failure, a bar divided into parts. Much longer bars get another scale."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _groups(costs: Sequence[FailureCosts]) -> list[list[FailureCosts]]:
 
 
 def parts_picture(costs: Sequence[FailureCosts]) -> Picture:
-    """Return the figure of the parts of recoveries whose time was measured, lowest cost first."""
+    """Return the figure of the parts of each measured recovery, with the lowest cost first."""
     groups = _groups(costs)
     heading = _heading(costs)
     caption = captioned(
