@@ -47,15 +47,15 @@ _TERMS: tuple[tuple[str, str], ...] = (
         "profile",
         (
             "A file with the times of a model's forward, backward and optimizer, and with each gradient's size and "
-            "moment."
+            "the time at which it is ready."
         ),
     ),
     (
         "base case",
         (
             "The case that a speed-up divides by: strategy single at one rank, with the same workload, number type, "
-            "threads, device and launcher, and the batch that the scaling fixes. For frameworks it is torch's. A "
-            "run without it has no speed-ups."
+            "threads, device and launcher, and the batch that the scaling fixes. Cases of other frameworks are "
+            "compared with the base case in plain torch. A run without it has no speed-ups."
         ),
     ),
     (
@@ -75,8 +75,8 @@ _TERMS: tuple[tuple[str, str], ...] = (
     (
         "independent",
         (
-            "Ranks that train at the same time and exchange nothing. They are the upper bound, which includes "
-            "contention for the machine."
+            "Ranks that train at the same time and exchange nothing. Their throughput is the upper bound of every "
+            "strategy; contention for the machine has already reduced it."
         ),
     ),
     (
@@ -107,9 +107,10 @@ _TERMS: tuple[tuple[str, str], ...] = (
     (
         "loss of efficiency",
         (
-            "A part's time beyond its share of the base case's ideal step, as a fraction of the step. Losses and "
-            "efficiency add up to 1, with separate losses for what instrumented and timed steps disagree on and for "
-            "medians that do not add up. Contention is the extra time of independent ranks."
+            "How much longer a part of the step takes than with ideal scaling of the base case, as a fraction of "
+            "the step. Losses and efficiency add up to 1; two further losses stand for the difference between "
+            "instrumented and timed steps and for medians that do not add up. Contention is the extra time of "
+            "independent ranks."
         ),
     ),
     (
@@ -144,8 +145,8 @@ _TERMS: tuple[tuple[str, str], ...] = (
     (
         "oversubscribed",
         (
-            "Ranks times threads exceed the cores, and their processor time is over 2 % of the time. Such cases are "
-            "kept out of findings and fits."
+            "Ranks times threads exceed the cores, and ranks compute for over 2 % of the time, unlike replays that "
+            "sleep. Such cases are kept out of findings and fits."
         ),
     ),
     (
@@ -172,7 +173,7 @@ _TERMS: tuple[tuple[str, str], ...] = (
     (
         "input-bound",
         (
-            "The whole interval shows a step with the loader to be over 2 % longer than with data in memory. "
+            "A step with the loader takes over 2 % longer than with data in memory, by the whole 95 % interval. "
             "Without such a case: over 5 % of a step is waiting for batches."
         ),
     ),
@@ -202,8 +203,8 @@ _TERMS: tuple[tuple[str, str], ...] = (
         "time to a loss",
         (
             "After its timed steps, every launch trains a fresh model until the mean loss of the last steps reaches "
-            "the target. All launches train on the same data in the same order, so the interval covers the time, "
-            "not the variation between seeds."
+            "the target. All launches train on the same data in the same order, so the interval reflects the "
+            "scatter of times and not of seeds."
         ),
     ),
     (

@@ -231,8 +231,9 @@ def test_an_archive_that_lacks_launches_is_told_of_until_it_is_packed_again(
     monkeypatch.setattr("ddpbench.launch.sweep.preparation.prepare", lambda request: None)
     monkeypatch.setattr("ddpbench.cli.sweep._finished_for", lambda prepared: "")
     monkeypatch.setattr("ddpbench.cli.sweep._describe", lambda prepared: None)
-    monkeypatch.setattr("ddpbench.cli.sweep._print_report", lambda *_: None)
-    monkeypatch.setattr("ddpbench.cli.sweep._carry_out", lambda *_: (None, None, summarize(run)))
+    monkeypatch.setattr("ddpbench.cli.results.print_results", lambda *_, **__: None)
+    monkeypatch.setattr("ddpbench.cli.sweep._print_end", lambda *_: None)
+    monkeypatch.setattr("ddpbench.cli.sweep._carry_out", lambda *_, **__: (None, None, summarize(run)))
     outcomes = sorted(run.cases.glob("*/*/outcome.json"))
     later = {outcomes[-1].parent, outcomes[0].parent}
     for number, folder in enumerate(later):
@@ -293,7 +294,7 @@ def test_pack_then_report_on_a_checkout_gives_the_same_page(
 
 def test_a_run_under_way_is_not_packed(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     with run.locked():
-        assert command(["pack", str(run.path)]) == 2
+        assert command(["pack", str(run.path)]) == 3
     message = capsys.readouterr().err
     assert message.endswith(
         f"{run.path} is in use by a sweep (process {os.getpid()} on {os.uname().nodename}): wait until that ends\n"
