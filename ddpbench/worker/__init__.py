@@ -1,1 +1,1 @@
-"""Processes started as `python -m ddpbench.worker`: ranks that train and are checked, slots, and the fork server."""
+"""Processes started as `python -m ddpbench.worker`: ranks, slots (which another launcher starts), the fork server."""

@@ -1,7 +1,8 @@
 """Run torchrun, and tell its ranks when it noticed a failure and when it restarted them.
 
-This module runs `torch.distributed.run` unchanged. It reads the times from log lines of torchrun's agent (torch 2.13,
-`elastic/agent/server/api.py`) and puts them into environment variables, which the ranks started next inherit.
+This module runs `torch.distributed.run` unchanged. When torchrun's agent logs one of these events (torch 2.13,
+`elastic/agent/server/api.py`), it stores the time in an environment variable, which ranks that are started later
+inherit.
 """
 
 from __future__ import annotations

@@ -89,7 +89,8 @@ class Agents:
     def run(self) -> int:
         """Start all agents and wait. Return 0 once all have exited without an error, or 1 once one has failed.
 
-        If the case plans a failure, the last agent's exit does not count as one: that agent is started again.
+        If the case plans a failure, the last agent is meant to exit. Its exit does not count as a failure, and the
+        agent is started again.
         """
         for number in range(self._count):
             self.start(number)

@@ -1,4 +1,4 @@
-"""Environment variables that torchrun sets for its ranks, set also in every process that imports a user's code.
+"""Set, in every process that imports a user's code, the environment variables that torchrun sets for its ranks.
 
 A script that finds RANK assumes that it is a rank, and may form its process group at once, as under torchrun. So the
 process gets an address and a port at which only the ranks of its launch meet.
@@ -22,7 +22,7 @@ _USER_MEETS = "the user's code meets at"
 
 
 def complete(env: MutableMapping[str, str], place: JobPlace, case: Case) -> None:
-    """Add to `env` the variables that torchrun sets and this rank's launcher did not.
+    """Add to `env` those variables that torchrun sets, but that this rank's launcher has not set.
 
     Does nothing unless the case runs a user's code.
     """
@@ -67,7 +67,7 @@ def _torchruns(place: JobPlace, per_node: int, nodes: int) -> dict[str, str]:
 def _meet_elsewhere(env: MutableMapping[str, str], place: JobPlace) -> None:
     """Point MASTER_ADDR and MASTER_PORT to a rendezvous for this launch only.
 
-    The slots' store serves all launches, so a user's code must not form its process group there.
+    The slots' store serves all launches, so a user's code must not form its process group in that store.
     """
     from torch._C._distributed_c10d import PrefixStore, TCPStore
 

@@ -173,8 +173,7 @@ class NotedCollective:
     """Time at which the last call ended."""
 
     def __init__(self, recorder: Recorder, number: int, ranks: int) -> None:
-        """Store the recorder. All `ranks` ranks that take part have the same `number`, which no other collective
-        has."""
+        """Store the recorder. The `ranks` ranks that take part have the same `number`; other collectives don't."""
         self.recorder: Recorder | None = recorder
         self._number, self._ranks = number, ranks
 

@@ -52,7 +52,7 @@ class Answers:
         """Prepare answers for a world of `size` ranks.
 
         `world` is a unique name. `nodes` returns the name of each rank's node, and may wait until all ranks have sent
-        theirs.
+        their nodes' names.
         """
         self._store, self._size, self._world, self._nodes = store, size, world, nodes
         self._barriers = 0

@@ -304,7 +304,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
 
 
 class _Call(Work):
-    """A queued call as torch's `Work`. Unlike in the `Work` that torch makes of a future, `wait` raises its error."""
+    """A queued call as torch's `Work`. Its `wait` raises the call's error; that of torch's own `Work` does not."""
 
     def __init__(self, future: torch.futures.Future[Any]) -> None:
         super().__init__()

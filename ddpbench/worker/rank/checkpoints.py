@@ -120,7 +120,7 @@ class Saver:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def _plain(self, path: Path) -> int | None:
-        """Save as most training scripts do, where rank 0 writes and the others wait.
+        """Save as most training scripts do: rank 0 writes, and the other ranks wait.
 
         Return the time in nanoseconds on rank 0, and None on the others.
         """
@@ -161,7 +161,7 @@ class Saver:
     def _dcp(self, path: Path) -> int:
         """Save by torch's distributed checkpoints (DCP), which all ranks call. Return the time (nanoseconds).
 
-        DCP divides among the ranks the tensors that all of them hold.
+        Tensors that all ranks hold are divided among the ranks by DCP, so that each is written once.
 
         Raises:
             CheckpointError: the checkpoint could not be written.
@@ -195,7 +195,7 @@ class Saver:
 def _cause(error: BaseException) -> OSError | None:
     """Return the OSError behind `error`, or None.
 
-    torch's writers wrap the OSError, and DCP wraps one per failed rank.
+    torch's writers wrap the OSError in another exception; DCP wraps one OSError per failed rank.
     """
     for problem in (error, *getattr(error, "failures", {}).values()):
         cause: BaseException | None = problem[0] if isinstance(problem, tuple) else problem
@@ -207,7 +207,7 @@ def _cause(error: BaseException) -> OSError | None:
 
 
 def sentence(folder: Path, error: BaseException) -> str:
-    """Return a sentence on why a checkpoint could not be written and what to do about it."""
+    """Return a sentence that says why a checkpoint could not be written and what to do about it."""
     cause = _cause(error)
     here = next(path for path in folder.parents if path.exists())
     free = shutil.disk_usage(here).free

@@ -99,7 +99,7 @@ class Measurement:
             self._stepper = replace(self._stepper, turn=partial(_offered, turn, control, heartbeat))
 
     def run(self) -> float:
-        """Measure everything from the warm-up to the last extra. Return the time of a timed step (seconds).
+        """Make all measurements of the launch, from the warm-up on. Return the time of a timed step (seconds).
 
         Raises:
             DivergedError: the loss is not finite, or ranks' parameters differ and should be equal.
@@ -119,7 +119,7 @@ class Measurement:
     def _batches_from_the_first(self) -> Iterator[tuple[Any, Any]]:
         """Return an iterator over the rank's batches from the first on.
 
-        They are kept in memory, or fetched over the network, if the case says so.
+        If the case says so, batches are kept in memory, or fetched over the network.
         """
         batches = self._training.batches()
         if self._case.data == "memory":
@@ -291,7 +291,7 @@ class Measurement:
 
 
 def _offered(turn: Turn | None, control: Control, heartbeat: Heartbeat, *, meet: bool) -> int:
-    """Let the other launch run, once all ranks have finished their steps. Return the time it took (nanoseconds).
+    """Wait until all ranks have finished their steps, then let the other launch run. Return the time it took (ns).
 
     Only rank 0 has a `turn`. On the others the time is 0. The watchdog gets heartbeats meanwhile.
     """
@@ -306,9 +306,9 @@ def _offered(turn: Turn | None, control: Control, heartbeat: Heartbeat, *, meet:
 
 
 def _warm_again(loop: StepLoop, recorder: StepRecorder, stepper: Stepper) -> Block:
-    """Train a new replica until its one-time work is done, and two more steps. Return these steps as a warm-up block.
+    """Train a new replica until its one-time work is done, then two steps more. Return all steps as a warm-up block.
 
-    The recorder forgets them.
+    The recorder forgets these steps.
     """
     clock, more = stepper.clock, 2
     clock.anchor()
@@ -350,5 +350,5 @@ def _written_by_forward(training: Training, model: torch.nn.Module, batches: Ite
 
 
 def _times_transfers(case: Case) -> bool:
-    """Return whether begin and end of transfers between ranks can be observed."""
+    """Return whether the start and end of each transfer between ranks can be observed."""
     return case.times_transfers and not hides_transfers(case)

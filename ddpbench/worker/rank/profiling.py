@@ -215,7 +215,7 @@ def ready_moments(spans: Spans, parameters: int) -> list[list[float]]:
 
 
 def interval(values: Sequence[float], end: float = math.inf) -> Seconds:
-    """Return the mean of `values`, limited to 0 to `end`, with its 95 % t-interval."""
+    """Return the mean of `values`, clipped to the range from 0 to `end`, and the mean's 95 % t-interval."""
     mean = min(max(statistics.fmean(values), 0.0), end)
     if len(values) < 2:
         return Seconds(mean=mean)

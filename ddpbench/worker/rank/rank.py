@@ -237,7 +237,7 @@ class Rank:
             raise DivergedError(f"{who}: {'; '.join(failed)}")
 
     def _classify(self, problem: BaseException) -> tuple[Status, str]:
-        """Return the status for a failure, and a sentence on it that says what to do."""
+        """Return the status for a failure, and a sentence that says what failed and what to do."""
         if isinstance(problem, DivergedError):
             return "diverged", str(problem)
         if isinstance(problem, CheckpointError):
@@ -251,7 +251,7 @@ class Rank:
 
 
 def _wrong(case: Case) -> str:
-    """Return words for a failed proof. They name the communication algorithm if it is a user's class."""
+    """Say in words that the proof failed, and name the communication algorithm if it is a user's class."""
     if not user_files.is_import_path(case.algorithm):
         return "the strategy does not train as one process does"
     return (
@@ -261,7 +261,7 @@ def _wrong(case: Case) -> str:
 
 
 def out_of_memory(problem: BaseException) -> str:
-    """Return a message on a lack of memory that says what to do, or an empty text for any other failure."""
+    """Return a message that memory ran out and what to do about it, or an empty text for any other failure."""
     text = text_of(problem)
     no_memory = (
         "can't allocate memory",
@@ -289,7 +289,7 @@ def _told_ns(name: str) -> int | None:
 
 
 def _interfaces(case: Case, engine: str) -> tuple[str, str]:
-    """Return the network interface that gloo uses between nodes, and a faster one. Empty texts if there is none."""
+    """Return two phrases: the interface that gloo uses between nodes, and a faster one. Both are `""` if unknown."""
     if case.backend != "gloo" or engine != "torch" or case.nodes < 2 or case.fabric:
         return "", ""
     from ddpbench.machine.interfaces import gloo_interfaces  # no other rank needs it

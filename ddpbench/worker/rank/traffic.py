@@ -35,7 +35,8 @@ class LinkCounters:
 def link_of(case: Case, place: JobPlace) -> LinkCounters | None:
     """Return the emulated link whose counters this rank reads, or None if it reads none.
 
-    If each rank has a link, it is the rank's. Otherwise the first rank of each node reads the node's link.
+    If each rank has its own link, each rank reads that link. Otherwise the first rank of each node reads the node's
+    link.
     """
     if not case.fabric or (place.local_rank and Links.parse(case.fabric).local_bandwidth is None):
         return None

@@ -1,4 +1,4 @@
-"""A slot's exit codes, and the sentence on why it ended."""
+"""A slot's exit codes, and the sentence that says why it ended."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Leader:
         self._launches = 0
 
     def _take(self, plan: StoredPlan, tried: Mapping[str, Tried]) -> None:
-        """Use `plan` from now on, and start its counts again."""
+        """Use `plan` from now on: set up the counts of its finished launches and its time estimates."""
         self._plan = plan
         self._names = Namer(entry.case for entry in plan.cases)
         self._done = Done(self._run, plan)
@@ -102,7 +102,7 @@ class Leader:
     def _work(self, when: str) -> str:
         """Run all remaining launches, and return why no more follow.
 
-        `when` says in a message what the estimate of the remaining time is based on.
+        `when` is the beginning of the message about the remaining time; it says what the estimate is based on.
         """
         budget, done = self._plan.budget, self._done
         self._expected.note_finished(done.read())
@@ -135,7 +135,7 @@ class Leader:
         self._room.tell(when, self._left_s(), number, self._done, self._expected)
 
     def _round(self, todo: Sequence[PlannedCase], purpose: Purpose, number: int) -> bool:
-        """Run a round's launches. Return False if a launch was left out because it would end after the budget."""
+        """Run a round's launches. Return False if a launch was left out to stay within the time budget."""
         if not todo:
             return True
         envs = environments(entry.case for entry in todo)

@@ -1,4 +1,4 @@
-"""Work of the leading slot before any launch: prepare the run directory, find out who sees it, and record the nodes."""
+"""The leading slot's work before any launch: prepare the run directory, find the slots that see it, record nodes."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def open_run(slot: Slot, plan: StoredPlan, stack: ExitStack) -> None:
 
 
 def _identify(slot: Slot, plan: StoredPlan) -> None:
-    """Add facts about the nodes to machine.json and plan.json, or compare them with those that are there."""
+    """Add facts about the nodes to machine.json and plan.json. Compare with earlier facts in machine.json, if any."""
     digests = {
         "experiment_digest": slot.cards[0].experiment,
         "workload_digest": slot.cards[0].workloads,
@@ -155,8 +155,8 @@ def _cores_counted(machine: dict[str, Any]) -> dict[str, Any]:
 def settled_plan(slot: Slot, plan: StoredPlan) -> tuple[StoredPlan, dict[str, Tried]]:
     """Try users' own workloads as a sweep does, and leave out cases whose bucket caps give equal buckets.
 
-    Only the leader's node does so. Return the changed plan, which is also written to plan.json, and the time and memory
-    that each own workload took. What identifies the workloads is noted in machine.json.
+    Workloads are tried only on the leader's node. Return the changed plan, which is also written to plan.json, and the
+    time and memory that each trial took. The facts that identify the workloads are recorded in machine.json.
 
     Raises:
         WorkloadError: some workload cannot be used; nothing is launched, and the other slots get the reason.

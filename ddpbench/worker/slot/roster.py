@@ -258,7 +258,7 @@ def _gpus_needed(case: Case, processes: int, seat: Seat) -> int:
 
 
 def _sharing_gpus(members: Sequence[Seat]) -> str:
-    """Return words on slots that would share a GPU, or an empty text if there are none or it is unknown."""
+    """Describe which slots would share a GPU; empty if none would, or if it is unknown."""
     known = Counter((one.host, one.gpu) for one in members if one.gpu)
     host, count = next(((host, count) for (host, _), count in known.items() if count > 1), ("", 0))
     return f"{count} slots of {host} would use the same one" if count else ""
@@ -273,7 +273,7 @@ def _counts(counts: Sequence[int]) -> str:
 def stands(case: Case, members: Sequence[Seat]) -> list[Stand]:
     """Return each rank's cores and environment variables. Ranks that may use the same cores get separate parts of them.
 
-    If the launcher has bound each rank to separate cores, each rank gets these.
+    If the launcher has already bound ranks to separate cores, each rank keeps its cores.
     """
     threads = case.threads_per_rank * (case.world_size // len(members))
     pinned = case.compute == "real"  # a replay's ranks sleep

@@ -1,14 +1,14 @@
 """A slot is a process that torchrun, srun or a user started. It forks a new rank for every launch of a plan.
 
 Slots meet in a store (`meeting`), check that they belong together (`roster`), and then carry out (`follower`) what the
-leading slot (`leader`) orders. For each launch, the fork servers of the slots that it needs fork ranks. These slots
-watch their ranks and report on them in the store (`own_rank`). A slot itself does not train. The store's keys are:
+leading slot (`leader`) orders. A launch uses one slot per rank. Each of these slots has its fork server fork the rank,
+watches it, and reports on it in the store (`own_rank`). A slot itself does not train. The store's keys are:
 
-    card/<slot>  verdict  nonce  shared/<slot>  go    exchanged before the first launch
-    job/<number>                                  the next order: start a round's servers, launch, or end
-    order        stop                             end the ranks of a launch; stop, because a slot had to
-    state/<slot>                                  the state of a slot and its rank
-    file/<number>/<rank>/...                      records and log of a rank whose node has its own directory
+    card/<slot>  verdict  nonce  shared/<slot>  go    exchanged before the first launch job/<number>
+    the next order: start a round's servers, launch, or end order        stop                             order: end a
+    launch's ranks; stop: a slot had to stop, so all do state/<slot>                                  the state of a
+    slot and its rank file/<number>/<rank>/...                      records and log of a rank whose node has its own
+    directory
 """
 
 from __future__ import annotations

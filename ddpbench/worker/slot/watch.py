@@ -82,7 +82,7 @@ class Watch:
 
 
 def noise_of(members: Sequence[Seat], states: Sequence[dict[str, Any]], *, shared_machine: bool) -> Noise:
-    """Return how much processes other than the ranks used the watched cores, on the host where they used them most."""
+    """Return how much other processes than the ranks used the watched cores, for the host on which this was most."""
     own_s: dict[str, float] = {}
     totals: dict[str, Totals] = {}
     for one, state in zip(members, states, strict=True):

@@ -63,7 +63,7 @@ def make_loader(
 
 
 def worker_settings(case: Case, cores: tuple[int, ...]) -> dict[str, Any]:
-    """Return the DataLoader arguments on worker processes (on `cores`) and on pinned memory."""
+    """Return the arguments of DataLoader that set its worker processes, which run on `cores`, and pinned memory."""
     workers = case.loader_workers
     if workers:
         # Workers are forked from a separate server process of the rank; otherwise each would import torch.
@@ -152,7 +152,7 @@ def _set_epoch(loader: Iterable[Any], epoch: int) -> None:
 
 
 def _nothing(loader: Iterable[Any], epoch: int) -> str:
-    """Return a sentence on why a pass had no batch, and what to do about it."""
+    """Return a sentence that says why a pass had no batch, and what to do about it."""
     if epoch:
         return (
             f"the data are exhausted after pass {epoch}: they must yield their batches again each time they are "

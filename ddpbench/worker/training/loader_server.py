@@ -1,7 +1,7 @@
-"""Make the process that forks a rank's loader workers die with the rank, together with the workers.
+"""Ensure that when a rank dies, the process that forks its loader workers dies too, along with the workers.
 
-That process imports this module first. Without it, the process would wait for its workers to disconnect, and the
-workers would wait for the process.
+The forking process imports this module before all else. Without this module, that process would wait for its workers to
+disconnect, and the workers would wait for that process.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Autocast applies to one thread, and data_parallel runs replicas in separate threads, so the model is wrapped rather than
 the step. Under fp16 the loss is scaled before backward and gradients are unscaled before the update, which is skipped
-if a gradient is infinite (torch.amp.GradScaler). All ranks skip the same updates if each has all averaged gradients,
-because an infinite gradient makes every average that includes it infinite. For sharded gradients (DTensor), torch
-exchanges between ranks whether any of them has found one.
+if a gradient is infinite (torch.amp.GradScaler). If each rank has all averaged gradients, all ranks skip the same
+updates, because one rank's infinite gradient makes the average infinite. If gradients are sharded (DTensor), torch lets
+each rank know whether any rank has found an infinite gradient.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class _Autocasting(nn.Module):
 
 
 class _Update:
-    """Make a replica's update look like an optimizer to GradScaler, which unscales gradients and may skip the step."""
+    """A replica's update as an optimizer for GradScaler, which unscales gradients and may skip the step."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica

@@ -53,7 +53,7 @@ def cast_words(types: Iterable[torch.dtype], dtype: torch.dtype | None) -> str:
 
 
 def mixed_words(model: torch.nn.Module, batch: Any) -> str:
-    """Return a hint for an error message if the batch has real data types that the model lacks, else empty text."""
+    """Return a hint for an error message if the batch has real data types that the model has not; otherwise `""`."""
     own = types_in(each for each in model.parameters() if not each.is_complex())
     given = types_in(each for each in tensors(batch) if not each.is_complex())
     if not own or not given or set(given) <= set(own):
@@ -100,7 +100,7 @@ class NumberTypes:
 
     @property
     def name(self) -> str:
-        """Words for the types: `float32`, `bfloat16 and float32`, `float64 (cast from bfloat16 and float32)`.
+        """The types in words: `float32`, `bfloat16 and float32`, or `float64 (cast from bfloat16 and float32)`.
 
         Casts of a float32 model are not mentioned.
         """

@@ -69,7 +69,7 @@ class Comparer:
         *,
         later: Sequence[Drawn] = (),
     ) -> None:
-        """Take `shards`, the batches of all ranks that train.
+        """Set up the comparisons. `shards` has the batches of all ranks that train.
 
         `own_autocast` names the autocast type that the workload's own loss enters: bf16, fp16, or empty. `later` has
         one batch for each later step of the proof. If `later` is empty, these steps reuse the first batch.
@@ -238,7 +238,7 @@ class Comparer:
         return replace(proof, note=fault)
 
     def _unless_by_chance(self, proof: Proof) -> Proof:
-        """Return `proof`; a passed one counts as not compared if a fault of the model may have let wrong results pass.
+        """Return `proof`, but count a passed proof as not compared if it may have passed only through a model's fault.
 
         All ranks must call this method together.
         """
@@ -265,9 +265,9 @@ class Comparer:
         self.precision.update(replica)
 
     def unless_by_rank(self, proof: Proof, reference: torch.nn.Module) -> Proof:
-        """Return `proof`; a passed one without a note becomes a failure if updates differ by rank.
+        """Return `proof`, but make a passed proof without a note a failure if updates differ between ranks.
 
-        Each rank was then compared with a different reference. All ranks must call this method together.
+        If they do, each rank was compared with a different reference. All ranks must call this method together.
         """
         if (
             not proof.passed

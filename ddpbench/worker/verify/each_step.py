@@ -46,7 +46,7 @@ class EachStep:
     """
 
     def __init__(self, comparer: Comparer, replica: Replica, model: torch.nn.Module) -> None:
-        """Take `model`, in the replica's initial state; a copy of the model computes the expected gradients."""
+        """Copy `model`, which is in the replica's initial state; the copy computes the expected gradients."""
         self._comparer, self._replica = comparer, replica
         strategy, prover = comparer.training.strategy, comparer.prover
         apart = len(comparer.shards) == prover.processes and not (
@@ -153,7 +153,8 @@ class EachStep:
                 yield proof
 
     def _as_if(self, coarse: float) -> str:
-        """Return a clause on the unit roundoff that errors are as large as; empty if the strategy states no less."""
+        """Return a clause if `coarse`, the roundoff that errors suggest, exceeds the stated roundoff; otherwise
+        `""`."""
         stated = self._sent.roundoff
         if not stated < coarse < math.inf:
             return ""

@@ -48,7 +48,7 @@ class Examination:
     """Findings about a model from the samples of all ranks."""
 
     def __init__(self, one: OneProcess, later: Sequence[Drawn] = ()) -> None:
-        """Take `later`, the batches of a proof's steps after the first."""
+        """Set up the examination. `later` has the batches of the proof's steps after the first."""
         self._one, self._later = one, later
         self.draws = False
         """True if a step's gradient depends on the random seed, for example because of dropout."""
@@ -100,7 +100,7 @@ class Examination:
         return gather_values(sent, _examined, prover.group)
 
     def _on_infinite(self, number: int, names: Sequence[str]) -> str:
-        """Return a sentence that rank or replica `number` has gradients that are not finite, with the likely cause."""
+        """Return a sentence that rank or replica `number` has NaN or infinite gradients, with the likely cause."""
         who = "replica" if self._one.training.strategy.one_process else "rank"
         why = (
             "its samples hold NaN or infinite values"
@@ -128,7 +128,7 @@ class Examination:
         return bool(self._infinite)
 
     def fault_of_infinite(self) -> str:
-        """Return a sentence on a gradient that is not finite even without the strategy; `""` if all are finite."""
+        """Return a sentence that names a gradient which is not finite even without the strategy, or `""`."""
         if not self._infinite and self._one.prover.processes == 1:
             for number, shard in enumerate(self._one.shards):
                 if names := infinite_of(

@@ -44,7 +44,7 @@ _EXCHANGED = (
 
 
 def by_rank(what: str) -> str:
-    """Return a phrase, to follow the class or its part, that results (`what`) differ by rank, with the likely cause."""
+    """Return the predicate of a sentence about a class: it gives different `what` on different ranks, and the cause."""
     return _BY_RANK_LATER.format(what=what)
 
 

@@ -404,9 +404,10 @@ def _is_in_evaluation(model: torch.nn.Module) -> bool:
 
 
 def _changes(undone: Sequence[str], training: Training) -> dict[str, Any]:
-    """Return `{"changes": sentences}` on casts of the user's model and data, and on settings that the class changed.
+    """Return `{"changes": sentences}`: the casts of the user's model and data, and the settings that the class changed.
 
-    The dictionary is empty if there are none. `undone` has the sentences on settings that importing the class changed.
+    The dictionary is empty if there are no changes. `undone` has the sentences about settings that importing the class
+    changed.
     """
     found = [*undone, *training.changes]
     return {"changes": found} if found else {}
@@ -467,7 +468,7 @@ def _wants_closure(optimizer: str) -> str:
 
 
 def _not_finite(model: torch.nn.Module) -> str:
-    """Return a sentence on parameters whose gradients contain NaN or an infinity; `""` if there are none."""
+    """Return a sentence that names parameters whose gradients contain NaN or an infinity; `""` if there are none."""
     names = [
         name
         for name, each in model.named_parameters()
@@ -521,7 +522,7 @@ def _check_made(model: torch.nn.Module) -> None:
 
 
 def _never_set(model: torch.nn.Module) -> str:
-    """Return a sentence on modules that the model's own `train()` puts into evaluation mode; `""` if there are none.
+    """Return a sentence that names modules which the model's own `train()` puts into evaluation mode, or `""`.
 
     Training loops call `train()`, but strategies do not. This function calls `train()`, and does not undo that.
     """
@@ -541,7 +542,7 @@ def _never_set(model: torch.nn.Module) -> str:
 
 
 def error_in_words(error: BaseException) -> str:
-    """Return words for an exception, with the line of the user's code that led to it."""
+    """Describe an exception in words, with the line of the user's code that led to it."""
     words, place = exception_words(error), users_line(error)
     return words if place.strip(" ()") in words else f"{words}{place}"
 

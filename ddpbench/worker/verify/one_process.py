@@ -74,7 +74,7 @@ class OneProcess:
     def __init__(
         self, prover: ComparingRank, numbers: NumberTypes, precision: PrecisionPolicy, shards: Sequence[Any]
     ) -> None:
-        """Take `shards`, the first step's batches of all ranks that train."""
+        """Set up the computations. `shards` has the first step's batches of all ranks that train."""
         self.prover, self.numbers, self.precision, self.shards = prover, numbers, precision, shards
         self.training = prover.training
         self.update_has_exchanged = False
@@ -156,10 +156,11 @@ class OneProcess:
     def average_reached(
         self, model: torch.nn.Module, shards: Sequence[Any], without: Set[str], *, apart: bool = False
     ) -> Tensors:
-        """Return the mean of a model's gradients over `shards`, without the parameters that an update leaves out.
+        """Return the mean of a model's gradients over `shards`, except those of parameters that an update leaves out.
 
-        A parameter is left out if it is in `without`, the parameters that this rank's update left out, and no shard
-        gives it a gradient. If `apart`, each rank computes its own shard's gradient only, and the mean is over ranks.
+        `without` has the names of parameters that this rank's update left out. Such a parameter is left out of the
+        result if no shard gives it a gradient. If `apart`, each rank computes only its own shard's gradient, and the
+        mean is over ranks.
         """
         apart = apart or self.prover.gathers
         own = (self.prover.rank,) if apart else range(len(shards))
@@ -241,7 +242,7 @@ class OneProcess:
         return trained(model)
 
     def call_loss(self, model: torch.nn.Module, shard: int = 0) -> None:
-        """Compute a shard's loss and gradients if the class is a user's, because its next update may depend on that."""
+        """Compute a shard's loss and gradients if the class is a user's: its next update may depend on that call."""
         if is_import_path(self.training.case.workload):
             self.gradient(model, shard)
 

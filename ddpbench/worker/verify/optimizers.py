@@ -75,7 +75,7 @@ def computed_together(
     make: Callable[[Any], Any],
     gradient: Mapping[str, torch.Tensor] | None = None,
 ) -> str:
-    """Return the class name of an optimizer that updates some parameters depending on others; `""` if there is none.
+    """Return the class name of an optimizer in which one parameter's update depends on other parameters, or `""`.
 
     An example is an optimizer that divides by the norm of all gradients. `fresh` returns a model in its initial state,
     and `make` returns the optimizer for a model's parameters. The test leaves out some parameters, and checks whether
@@ -116,7 +116,7 @@ def _computed_together(
 
 
 def narrower_type(fresh: Callable[[], nn.Module], make: Callable[[Any], Any]) -> str:
-    """Return the name of the coarsest type in which updates compute; `""` if it is not coarser than the parameters'.
+    """Return the coarsest number type in which updates compute; `""` if it is not coarser than the parameters' types.
 
     `fresh` and `make` are as in `computed_together`. Tensors with a single number, such as a step count, are ignored.
     """
@@ -176,11 +176,11 @@ class _Updated:
         gradient: Mapping[str, torch.Tensor] | None = None,
         within: AbstractContextManager[object] | None = None,
     ) -> None:
-        """Take `gradient`, by name, which is used in every update; if None, gradients are random.
+        """Make the updates, each with the gradients in `gradient` (by name), or with random gradients if it is None.
 
-        `factors` multiply the gradients: the first those of most parameters, the second those of each optimizer's
-        largest parameter. If `leaves_out`, the optimizers do not have their largest parameters. Updates run in the
-        context `within`.
+        Gradients of each optimizer's largest parameter are multiplied by the second of `factors`, and all other
+        gradients by the first. If `leaves_out`, the largest parameters are removed from the optimizers. Updates run in
+        the context `within`.
         """
         model = fresh()
         made = make(model.parameters())
@@ -285,7 +285,7 @@ def unreached_seen(
 
 
 def not_moved(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """Make a few updates; return a sentence on parameters with a gradient that do not change, or `""`.
+    """Make a few updates. Return a sentence that names parameters which have a gradient but do not change, or `""`.
 
     An unchanged parameter is reported only if its learning rate was 0 in each update, or if no parameter changed. With
     a small learning rate, a change may be too small for the parameter's type.
@@ -335,7 +335,7 @@ class _Watch:
                     self._rates[name] = max(rate, self._rates.get(name, 0.0))
 
     def problem(self, made: int) -> str:
-        """Return a sentence on parameters that `made` steps wrongly did not change; `""` if there are none."""
+        """Return a sentence that names parameters which `made` steps should have changed but did not, or `""`."""
         for hook in self._hooks:
             hook.remove()
         if not self._rates:

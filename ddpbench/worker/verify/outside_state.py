@@ -40,7 +40,7 @@ class OutsideState:
     """The values of a user's module variables and class attributes at one moment, to find and undo later changes."""
 
     def __init__(self, owner: object) -> None:
-        """Take `owner`, the user's object; its class's and module's variables are recorded now."""
+        """Record the variables of the class and the module of `owner`, the user's object."""
         self._owner = owner
         self._before = {name: (value, _copied(given)) for name, _, given, value in _values(owner)}
 
@@ -67,7 +67,7 @@ def owner_of(training: Training, model: torch.nn.Module) -> object:
 
 
 def outside_words(names: Sequence[str]) -> str:
-    """Return a phrase, to follow "it", that a class keeps state outside its model, with advice on what to do."""
+    """Return the predicate of a sentence about a class: it keeps state outside its model, and how to avoid that."""
     which = f" ({in_words(names)})" if names else ""
     return (
         f"keeps state outside of the model{which}, so that a later call gives another value: keep it in the model or "

@@ -222,7 +222,7 @@ def _same_samples(
 
 
 def _explained(prover: ComparingRank, proof: Proof, fault: str) -> Proof:
-    """Return `proof`; a failed one gets the note `fault`, a fault of the class, unless this is empty."""
+    """Return `proof`. If it failed and the class has a `fault` (a sentence, or `""`), add the fault as its note."""
     if proof.passed or not fault:
         return proof
     prover.blame(fault)
@@ -245,7 +245,7 @@ _UNSEEDED_AFTER_BACKWARD = f"the step makes other updates on each rank from the 
 
 
 def _unless_by_rank(comparer: Comparer, proof: Proof, lockstep: Lockstep) -> Proof:
-    """Return `proof`; a passed one counts as not compared if lockstep replicas end differently on different ranks.
+    """Return `proof`, but count a passed proof as not compared if different ranks' lockstep replicas end differently.
 
     This applies to strategies whose ranks hold only parts of the parameters.
     """
@@ -269,7 +269,7 @@ def _differing(prover: ComparingRank, lockstep: Lockstep | None) -> str:
 def _of_counts(
     prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any], lockstep: Lockstep, before: Tensors
 ) -> str:
-    """Return why ranks would make unequal numbers of backward passes or updates, and deadlock; `""` if they don't.
+    """Return why ranks would deadlock, after unequal numbers of backward passes or updates; `""` if they would not.
 
     All ranks must call this function together.
     """
@@ -315,7 +315,7 @@ _NOT_AVERAGED = (
 
 
 def _repeated(called: Mapping[torch.nn.Module, int], backwards: Sequence[None]) -> str:
-    """Return a sentence if steps make more backward than forward passes under DDP; otherwise `""`.
+    """Return a sentence if steps make more backward passes than forward passes under DDP; otherwise `""`.
 
     DDP then averages the gradients of only some backward passes.
     """

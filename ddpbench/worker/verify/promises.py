@@ -73,9 +73,10 @@ MOST_STEPS_APART = 100
 def follows_updates(training: Training) -> bool:
     """Return whether steps after the first update are compared too, on separate batches.
 
-    If ranks hold different parts, or receive parameters, equal replicas do not prove those steps. A framework's loop
-    may use a wrong learning rate on all ranks, or train on the previous batch. A framework's optimizer shows its
-    momentum only after the first update. A user's own strategy or algorithm may do any of these.
+    For most strategies this is not needed, because replicas that stay equal prove the later steps too. It is needed if
+    ranks hold different parts of the model, or receive parameters. It is also needed for a framework, whose loop may
+    use a wrong learning rate on all ranks or train on the previous batch, and whose optimizer shows its momentum only
+    after the first update. A user's own strategy or algorithm may do any of this.
     """
     strategy, own = training.strategy, is_own(training)
     return own or not strategy.replicas_equal or strategy.sends_parameters or bool(strategy.framework)
@@ -672,7 +673,7 @@ class _Kept:
         return found
 
     def named(self, parts: Collection[str]) -> str:
-        """Return words such as " of vectors" for these kinds of parameters; `""` if they are all kinds."""
+        """Return a phrase such as " of vectors" for these kinds of parameters; `""` if all kinds are included."""
         return "" if len(parts) == len(self.parts) else f" of {' and '.join(parts)}"
 
 

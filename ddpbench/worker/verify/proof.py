@@ -37,7 +37,7 @@ class Prover:
     """Makes one rank's part of a case's proof, the comparison of a strategy with one process."""
 
     def __init__(self, training: Training, control: Control, on_step: Callable[[], None]) -> None:
-        """Take `on_step`, which is called after every forward and backward pass to show that the rank is alive."""
+        """Set up the proof. `on_step` is called after each forward and backward pass to show a sign of life."""
         self.training = training
         self.control = control
         self.on_step = on_step

@@ -115,7 +115,7 @@ def _reason(error: BaseException, text: str, training: Training) -> str:
 
 
 def failure(error: BaseException, training: Training | None) -> str:
-    """Return words for an exception, in which advice from torch names this package's settings instead of torch's."""
+    """Describe an exception in words. Advice from torch is changed to name this package's settings, not torch's."""
     text = text_of(error)
     if training is None:
         return exception_words(error)
@@ -145,7 +145,7 @@ def _assigned(setting: str, assignment: re.Match[str]) -> str:
 
 
 def _unused(training: Training, text: str) -> str:
-    """Return a sentence on the unused parameters that DDP's message names, with advice on what to set."""
+    """Return a sentence about the unused parameters that DDP's message names, with advice on what to set."""
     found = _WITHOUT.search(text)
     known = training.trained_names
     names = [known[number] for number in map(int, found[1].split()) if number < len(known)] if found else []
@@ -162,7 +162,7 @@ def _unused(training: Training, text: str) -> str:
 
 
 def waits_for(training: Training, names: Sequence[str]) -> str:
-    """Return a sentence that DDP waits for these parameters, which some ranks' or steps' losses do not use.
+    """Return a sentence that says: DDP waits for these parameters, which the losses of some ranks or steps do not use.
 
     `""` if the strategy does not use DDP, or if DDP is set to search for unused parameters.
     """

@@ -108,7 +108,7 @@ def deviations(
 
 
 def roundoff_of(sent: Sent, error: float, exact: torch.Tensor, squares: torch.Tensor) -> float:
-    """Return the unit roundoff of roundings whose errors are as large as `error`, relative to the average.
+    """Return the unit roundoff at which rounding would cause an error as large as `error`.
 
     Args:
         sent: the rounding that the strategy states, of which only the number of ranks and the floor are used.

@@ -144,7 +144,7 @@ def _unpickled(data: bytes, device: torch.device | None) -> Any:
 
 
 def _tried(act: Callable[[], Any]) -> tuple[Any, str]:
-    """Call `act`; return its result and `""`, or None and words for the exception that it raised."""
+    """Call `act`. Return its result and `""`, or None and a description of the exception that it raised."""
     try:
         return act(), ""
     except MemoryError:

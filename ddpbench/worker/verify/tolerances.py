@@ -88,7 +88,7 @@ class Tolerances:
     """Allowed relative errors in one number type and precision."""
 
     def __init__(self, numbers: NumberTypes, precision: PrecisionPolicy, own_autocast: str = "") -> None:
-        """Take `own_autocast`, the type of an autocast that the workload's own loss enters: bf16, fp16, or empty."""
+        """Set the tolerances. `own_autocast` is the autocast type that the workload's loss itself enters, or empty."""
         dtype = numbers.narrowest
         narrow = torch.finfo(dtype).eps / 2 if dtype not in TOLERANCES else 0.0
         of_autocast = max(precision.unit_roundoff, roundoff_of(own_autocast))
@@ -113,10 +113,10 @@ class Tolerances:
         self._small = max(self._small, AUTOCAST_SMALL_GRADIENT)
 
     def change_after(self, change: float) -> float:
-        """Return the allowed relative error of the change that updates make, if gradients are rounded as set by
-        `widen`.
+        """Return the allowed relative error of a change by updates, with gradients rounded as in `widen`.
 
-        The result is at least `change`; infinite if a comparison would prove nothing.
+        The result is at least `change`. It is infinite if the allowed error is so large that a comparison would prove
+        nothing.
         """
         allowed = max(change, COMPRESSED_CHANGE_ROOTS * math.sqrt(self._sent_roundoff))
         return allowed if allowed <= MOST_COMPRESSED_CHANGE else math.inf

@@ -55,7 +55,7 @@ class UpdateFaults:
         self._rounds: str | None = None
 
     def found(self, *, exactly: bool = False) -> str:
-        """Return a sentence on why updates cannot be compared; `""` if one process can repeat them.
+        """Return a sentence that says why updates cannot be compared; `""` if one process can repeat them.
 
         Updates of two ranks may differ by as much as a comparison allows; if `exactly`, they must be equal. The result
         is computed once. All ranks must call this method together.
@@ -121,7 +121,7 @@ class UpdateFaults:
         return self.found() == f"the update {by_rank('parameters')}"
 
     def _keeps_apart(self) -> bool:
-        """Return whether what a user's `loss` stores may differ between ranks or replicas."""
+        """Return whether a user's `loss` may store values in its object that differ between ranks or replicas."""
         training = self._one.training
         several = len(self._one.shards) > 1 and not training.strategy.whole_batches
         return several and is_import_path(training.case.workload)
@@ -203,7 +203,7 @@ class UpdateFaults:
         return training.strategy.sends_parameters or parts
 
     def computed_together(self) -> str:
-        """Return the class name of an optimizer that updates some parameters depending on others, or `""`."""
+        """Return the class name of an optimizer in which a parameter's update depends on other parameters, or `""`."""
         # A class that makes its steps itself has no loss from which to compute a gradient.
         owns_step = self._one.training.workload.owns_step
         gradient = None if owns_step else self._one.average(self._one.fresh())
