@@ -235,12 +235,12 @@ def _over_rounds(twins: Sequence[CaseRun]) -> float:
 
 
 def _spread(both: Sequence[tuple[Timing, Timing]]) -> float:
-    """Return the standard deviation of the log ratio of the two step times of a round."""
+    """Return the standard deviation, over rounds, of the log ratio of the two step times within a round."""
     return deviation([math.log(mine.step_s / other.step_s) for mine, other in both])
 
 
 def _launches_s(twins: Sequence[CaseRun], shared: Collection[TimingKey]) -> float:
-    """Return the mean wall time, in seconds, of both launches of a round together, over the rounds in `shared`."""
+    """Return the mean wall time of a round's two launches together, in seconds, over the rounds in `shared`."""
     walls = [
         launch.wall_s
         for case in twins

@@ -105,9 +105,9 @@ class Finding:
 
     @property
     def beneath(self) -> tuple[str, ...]:
-        """Return the most important qualifications of an answer, to show in a line of their own.
+        """Return the most important qualifications of an answer, which are shown on a separate line beneath it.
 
-        They are `MOST_BENEATH` at most; all labels together count as one.
+        There are at most `MOST_BENEATH`; all labels together count as one.
         """
         labels = [tag for tag in self.tags if isinstance(tag, Label)]
         others = [tag for tag in self.tags if not isinstance(tag, Label)]
@@ -121,7 +121,7 @@ class Finding:
 
 
 def each_tag_once(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings, each without the tags that an earlier one has too."""
+    """Return the findings, each without the tags that an earlier finding already has."""
     known: list[str] = []
     found = []
     for finding in findings:

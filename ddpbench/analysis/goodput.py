@@ -65,7 +65,7 @@ def best(snapshot: float, mtbf: float) -> float:
 
 
 def words(snapshot_s: float, recovery_s: float, mtbf_s: float) -> tuple[str, str]:
-    """Return words for the best period between snapshots, and for the share of time then lost: `57 s`, `0.069 %`."""
+    """State the best period between snapshots, and the share of time that is then lost, as texts: `57 s`, `0.069 %`."""
     period_s = best(snapshot_s, mtbf_s)
     lost = 1 - ettr(period_s, snapshot_s, recovery_s, mtbf_s)
     return format_seconds(float(f"{period_s:.2g}")), f"{format_two_digits(100 * lost)} %"

@@ -86,9 +86,9 @@ class InputGroup:
 
     @property
     def fixed_by(self) -> InputCase | None:
-        """Return the case with the fewest loader workers that ended the waiting for input; None if there is none.
+        """Return the case with the fewest loader workers that suffice to keep training from waiting for input.
 
-        This case is not input-bound, while a case with fewer workers is.
+        This case is not input-bound, and some case with fewer workers is. None if there is no such case.
         """
         if not self.bound:
             return None
@@ -105,7 +105,7 @@ def input_key(case: Case) -> GroupKey:
 
 
 def input_groups(cases: Sequence[CaseRun]) -> list[InputGroup]:
-    """Return the measured cases in groups that differ only in where batches come from, with a verdict on each case.
+    """Group the measured cases that differ only in where their batches come from, with a verdict on each case.
 
     Groups are in the plan's order. The comparisons of all groups are judged as one family.
     """

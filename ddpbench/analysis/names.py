@@ -1,4 +1,4 @@
-"""Names of a run's cases, and words for their number, for sentences."""
+"""Names of a run's cases, and phrases for their number, for sentences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Names:
-    """Names of a run's cases, and words for numbers of cases, as sentences use them."""
+    """Names of a run's cases, and phrases for numbers of cases, as sentences use them."""
 
     def __init__(self, among: Sequence[CaseRun]) -> None:
         """Store the cases among which each name must be unique."""
@@ -26,18 +26,18 @@ class Names:
         return self.names.spoken(run.case)
 
     def count(self, cases: Sequence[CaseRun]) -> str:
-        """Return words for the number of cases, to begin a sentence: `1 case`, `3 cases`, `All 24 cases`."""
+        """State the number of cases, to begin a sentence: `1 case`, `3 cases`, `All 24 cases`."""
         return capital(self.within(cases))
 
     def within(self, cases: Sequence[CaseRun]) -> str:
-        """Return words for the number of cases, for use within a sentence: `1 case`, `3 cases`, `all 24 cases`."""
+        """State the number of cases, for use within a sentence: `1 case`, `3 cases`, `all 24 cases`."""
         every = "all " if len(cases) == self._count > 1 else ""
         return f"{every}{counted(len(cases), 'case')}"
 
     def not_reached(self, cases: Sequence[CaseRun]) -> str:
         """Return the beginning of a sentence on cases that missed a target, such as `3 cases did not reach`.
 
-        If these are all cases of the run, the beginning is such as `None of the 24 cases reached`.
+        If no case of the run reached the target, it is, for example, `None of the 24 cases reached`.
         """
         if len(cases) == self._count > 1:
             return f"None of the {len(cases)} cases reached"

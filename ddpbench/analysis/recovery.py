@@ -1,8 +1,8 @@
 """Cost of a failure, from the moment of the failure until the training has recovered from a snapshot.
 
-All moments are on one host's clock. A part of the cost ends when the last rank, or agent, has reached its end, so parts
-follow one another and add up. An agent that was itself killed has nothing to notice or to stop. A gang is the ranks
-that train together between two restarts. The trained steps are the history that led to the final parameters: each
+All moments are on one host's clock. A part of the cost ends when it has ended for the last rank (or torchrun agent). So
+parts follow one another and add up. An agent that was itself killed has nothing to notice or to stop. A gang is the
+ranks that train together between two restarts. The trained steps are the history that led to the final parameters: each
 gang's steps up to the snapshot from which the next gang continued.
 """
 
@@ -208,7 +208,7 @@ def _ends(rank: RankRecovery, gangs: Iterable[int]) -> dict[int, dict[int, int]]
 def _places(
     ranks: Sequence[RankRecovery], kept: Mapping[int, tuple[int, float]], local_batch: int
 ) -> tuple[int, int, int]:
-    """Return how often samples were used, the number of different samples, and the highest position of a sample.
+    """Return how often samples were used, how many different samples there were, and the highest position of a sample.
 
     Only steps that no later gang repeated count.
     """
@@ -290,7 +290,7 @@ def _losses(ranks: Sequence[RankRecovery], kept: Mapping[int, tuple[int, float]]
 def _parts(
     failure: Failure, gangs: Mapping[int, Sequence[Gang]], final: int, again_ns: int
 ) -> dict[str, float]:
-    """Return the seconds of each of `PARTS`. A part ends when the last rank or agent reaches its end."""
+    """Return the seconds of each of `PARTS`. A part ends when it has ended for the last rank or agent."""
     group = gangs[final]
     first = gangs[min(number for number in gangs if number > failure.gang)]
     noticed = [

@@ -44,7 +44,7 @@ class SoFar:
     rounds: dict[str, frozenset[TimingKey]]
 
     def apart(self, case_ids: Iterable[str], rounds_min: int) -> list[str]:
-        """Return the cases that have fewer than `rounds_min` rounds in common with at least one other of the cases.
+        """Return the cases that share fewer than `rounds_min` rounds with at least one of the other cases.
 
         This occurs after a round that was split between two sessions, or in which one of the cases failed.
         """

@@ -54,9 +54,10 @@ def claims_answer(claims: Sequence[DecidedClaim], findings: Sequence[Finding]) -
 
 
 def _tags(tags: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield the tags that all claims share, and remarks on links, cores and earlier verdicts of only some claims.
+    """Yield the tags that all claims share, and remarks on tags that only some claims have.
 
-    The remarks use other words than a claim's tags, because the report leaves out tags of a claim that the answer has.
+    The remarks are on emulated links, shared cores and earlier verdicts. They are worded differently from the claims'
+    tags, because the report removes a tag from a claim if the answer has the same tag.
     """
     every = list(dict.fromkeys(tag for own in tags for tag in own if not tag.startswith(_OF_ONE_CLAIM)))
     shared = [tag for tag in every if all(tag in own for own in tags)]
@@ -75,8 +76,8 @@ def _tags(tags: Sequence[Sequence[str]]) -> Iterator[str]:
 def _texts(claims: Sequence[DecidedClaim]) -> Iterator[str]:
     """Yield texts of decreasing length: with fewer claims of each verdict, with fewer verdicts, and with counts alone.
 
-    Claims with equal words differ in their cases or margins. If they share one verdict, they are named once. Otherwise
-    no claim is named.
+    Claims that are worded alike differ in their cases or margins. If all claims with one wording have the same verdict,
+    the wording is given once. Otherwise no claim is named.
     """
     holding = sum(one.verdict == "holds" for one in claims)
     head = f"{holding} of {len(claims)} claims {_COUNTED['holds'][holding != 1]}"
@@ -99,7 +100,8 @@ def _named(
 ) -> str:
     """Return a text with up to `most` claims of each verdict in `named`, and the number of claims left out.
 
-    If no claim that holds is named, those that hold are not counted, because the sentence begins with their number.
+    If no claim that holds is named, the claims that hold are not counted here, because the sentence begins with their
+    number.
     """
     parts: list[str] = []
     for verdict in named:
@@ -118,7 +120,7 @@ def _named(
 
 
 def _in_a_row(says: Sequence[str], middle: str, last: str) -> str:
-    """Return the claims as `a`, `a and that b`, or `a, that b and that c`."""
+    """Join the claims to one text: `a`, `a and that b`, or `a, that b and that c`."""
     first, *further = says
     return "".join(
         [
@@ -130,7 +132,7 @@ def _in_a_row(says: Sequence[str], middle: str, last: str) -> str:
 
 
 def _counts(counts: Mapping[ClaimVerdict, int], more: str = "") -> str:
-    """Return words for the number of claims per verdict: `1 more holds in part, 2 do not hold`."""
+    """State the number of claims per verdict in words: `1 more holds in part, 2 do not hold`."""
     return ", ".join(
         f"{count}{more if not number else ''} {_COUNTED[verdict][count > 1]}"
         for number, (verdict, count) in enumerate(counts.items())

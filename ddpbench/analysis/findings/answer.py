@@ -101,7 +101,7 @@ def answer_of(
 
 
 def _to_use(choices: Sequence[Choice], panels: Sequence[Case]) -> Finding | None:
-    """Return the finding on which case to use. `panels` has one case of each planned group of comparable cases."""
+    """Return the finding that says which case to use. `panels` has one case of each group of comparable cases."""
     if all(len(one.ranked) == 1 for one in choices):
         choices = [one for one in choices if one.gain is not None]
     if not choices:
@@ -131,7 +131,7 @@ def _to_use(choices: Sequence[Choice], panels: Sequence[Case]) -> Finding | None
 
 
 class _Places:
-    """Words that distinguish a run's panels, which are groups of comparable cases."""
+    """Texts that tell apart a run's panels, which are groups of comparable cases."""
 
     def __init__(self, choices: Sequence[Choice], cases: Sequence[Case]) -> None:
         differing = grouping.differing(cases, PANEL)
@@ -149,26 +149,26 @@ class _Places:
         self.noun = _PLURALS.get(self.fields[0], "settings") if len(self.fields) == 1 else "settings"
 
     def words(self, choice: Choice) -> list[str]:
-        """Return words that distinguish the choice's group of comparable cases (panel) from the run's other groups."""
+        """Return phrases that distinguish the choice's group of comparable cases (panel) from the others."""
         return self._names.apart(choice.chosen.case, self.fields)
 
     def name(self, choice: Choice) -> str:
-        """Return the name of the chosen case, which distinguishes it from the ranked cases of all panels."""
+        """Return a name for the chosen case that distinguishes it from the ranked cases of all panels."""
         return called(choice.chosen, self.family)
 
     def where(self, choice: Choice) -> str:
-        """Return words for the choice's group of comparable cases (panel), in brackets.
+        """Describe the choice's group of comparable cases (panel) in brackets.
 
         Empty if there is only one panel.
         """
         return f" ({', '.join(self.words(choice))})" if self.total > 1 else ""
 
     def not_judged(self) -> str:
-        """Return words for the groups of comparable cases (panels) for which no choice was made."""
+        """Describe the groups of comparable cases (panels) for which no choice was made."""
         return listed_apart(self._names.apart(case, self.fields) for case in self.missing)
 
     def count(self, count: int) -> str:
-        """Return words for a number of panels, such as `both links`, `all 3 workloads` or `2 of 3 settings`."""
+        """State a number of panels in words, such as `both links`, `all 3 workloads` or `2 of 3 settings`."""
         if count < self.total:
             return f"{count} of {self.total} {self.noun}"
         return f"both {self.noun}" if count == 2 else f"all {count} {self.noun}"
@@ -185,7 +185,7 @@ class _Places:
 
 
 def _in_one(choice: Choice) -> str:
-    """Return the text on which case to use if all cases are comparable, so that there is one panel."""
+    """Say which case to use if all cases are comparable, so that there is one panel."""
     name, ranks = called(choice.chosen, choice.ranked), counted(choice.world, "rank")
     gain = f"{_gain(ranks, name, plain(choice.gain), [choice])}" if choice.gain is not None else ""
     if choice.loses:
@@ -222,9 +222,9 @@ def _in_one(choice: Choice) -> str:
 
 
 def _gain(ranks: str, name: str, gain: str, choices: Sequence[Choice]) -> str:
-    """Return the words on how many times as fast as one rank some ranks train with a strategy.
+    """Return a phrase that says how many times as fast as one rank the given ranks train with a strategy.
 
-    The one rank trains in torch, even if the chosen case uses another framework.
+    The single rank uses torch, even if the chosen case uses a different framework.
     """
     one = "one rank" if _all_torch(choices) else "one rank in torch"
     return f"{ranks} with {name} train {gain} times as fast as {one}"
@@ -235,12 +235,12 @@ def _all_torch(choices: Sequence[Choice]) -> bool:
 
 
 def _tied(choice: Choice) -> list[str]:
-    """Return words for the cases that may be as good as the chosen one, as texts of decreasing length."""
+    """Name the cases that may be as good as the chosen one, in texts of decreasing length."""
     return [listed([called(run, choice.ranked) for run in choice.tied]), counted(len(choice.tied), "other")]
 
 
 def _rest(choice: Choice) -> list[str]:
-    """Return words for how much slower the other cases are, as texts of decreasing length."""
+    """Say how much slower the other cases are, in texts of decreasing length."""
     others = choice.behind
     if len(others) == 1:
         run, ratio = others[0]
@@ -255,7 +255,7 @@ def _rest(choice: Choice) -> list[str]:
 
 
 def _over_panels(choices: Sequence[Choice], places: _Places) -> str:
-    """Return the longest text that fits on which case to use in each of several groups of comparable cases."""
+    """Say which case to use in each of several groups of comparable cases, in the longest text that fits."""
     groups: dict[tuple[str, int], list[Choice]] = {}
     for one in choices:
         key = ("one rank", 1) if one.loses else (places.name(one), one.world)
@@ -276,9 +276,9 @@ def _over_panels(choices: Sequence[Choice], places: _Places) -> str:
 def _part(
     key: tuple[str, int], members: Sequence[Choice], places: _Places, *, short: bool, same: bool
 ) -> str:
-    """Return words for the case to use in these panels, which all have the same choice.
+    """Name the case to use in these panels, which all have the same choice.
 
-    With `same`, the number of ranks is not named again.
+    With `same`, the number of ranks is left out, because the text has already named it.
     """
     name, world = key
     where = (
@@ -291,7 +291,7 @@ def _part(
 
 
 def _alike(name: str, world: int, choices: Sequence[Choice], places: _Places) -> str:
-    """Return the text on which case to use if the choice is the same in all judged panels."""
+    """Say which case to use if the choice is the same in all judged panels."""
     where = places.count(len(choices))
     gains = [one.gain for one in choices if one.gain is not None]
     gains = gains if len(gains) == len(choices) else []
@@ -312,14 +312,14 @@ def _alike(name: str, world: int, choices: Sequence[Choice], places: _Places) ->
 def _all_best(choices: Sequence[Choice]) -> bool:
     """Return whether the chosen case is shown to be the fastest in every panel in which several cases were ranked.
 
-    False if no panel has several.
+    False if there is no such panel.
     """
     several = [one.best for one in choices if len(one.ranked) > 1]
     return bool(several) and all(several)
 
 
 def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
-    """Return phrases for the answer's limits, such as panels that are undecided and cases that were not compared."""
+    """Describe the answer's limits in phrases, such as panels that are undecided and cases that were not compared."""
     return [
         *_slower_than_one_rank(choices, places),
         *_not_decided(choices, places),
@@ -392,14 +392,14 @@ def _not_ranked(choices: Sequence[Choice], places: _Places) -> Iterator[str]:
 
 
 def _named_as(choice: Choice) -> str:
-    """Return words for why the answer names the chosen case, although others cannot be distinguished from it."""
+    """Say why the answer names the chosen case, although others cannot be distinguished from it."""
     if choice.chosen is reference_of(choice.ranked):
         return "named as the reference: nothing is shown to be faster"
     return "named as the fastest of those that cannot be told apart, by its mean"
 
 
 def _undecided(choice: Choice, other: CaseRun, doubt: Judgement) -> str:
-    """Return words for the precision of the comparison with `other`, and for the number of rounds to decide it.
+    """State the precision of the comparison with `other`, and the number of rounds needed to decide it.
 
     The number assumes that further rounds scatter like the measured ones.
     """

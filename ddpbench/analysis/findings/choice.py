@@ -3,10 +3,11 @@
 Which of several undistinguished cases is measured as fastest is luck. So the reference (DDP) is used unless it is shown
 to be slower. `families.py` decides which cases are slower.
 
-Cases that train on another path are not ranked. The choice is made at a panel's largest number of ranks at which
-several cases can be ranked, or else at the largest at which one can. A smaller number is chosen if it trains measurably
-more samples per second. For this, the 5 % are divided among all numbers of ranks compared, in all panels. A still
-larger number with a single case is mentioned in addition.
+Cases whose parameters may differ from those of synchronous training are not ranked. The choice is made at a panel's
+largest number of ranks for which several cases can be ranked. If there is none, it is made at the largest number for
+which one case can be ranked. A smaller number of ranks is chosen if it trains measurably more samples per second. For
+these tests, the 5 % are divided among all numbers of ranks compared, in all panels. If a single case ran on more ranks
+than the choice, it is mentioned in addition.
 """
 
 from __future__ import annotations
@@ -85,9 +86,9 @@ class Choice:
 
 
 def planned_panels(cases: Sequence[CaseRun]) -> list[Case]:
-    """Return one case of each panel, which is a group of comparable cases.
+    """Return one case of each panel (group of comparable cases) that is to be judged.
 
-    Panels without a case that aggregates gradients and was not skipped are left out.
+    A panel is included if it has a case that aggregates gradients and was not skipped.
     """
     found: dict[grouping.GroupKey, Case] = {}
     for run in cases:
@@ -97,7 +98,7 @@ def planned_panels(cases: Sequence[CaseRun]) -> list[Case]:
 
 
 def choices_of(cases: Sequence[CaseRun]) -> list[Choice]:
-    """Return the choice of a case for each group of comparable cases in which cases can be ranked.
+    """Choose a case in each group of comparable cases in which cases can be ranked.
 
     Only cases that aggregate gradients, with separate cores for each rank, are ranked.
     """

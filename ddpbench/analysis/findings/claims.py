@@ -106,7 +106,7 @@ def decided_claims(
 
 
 def judged_by_claims(cases: Sequence[CaseRun], claims: Sequence[DecidedClaim]) -> list[CaseRun]:
-    """Return the cases with the claims' judgements on pairs of these cases stored in them.
+    """Return the cases with the claims' judgements stored in them, for the pairs that claims name.
 
     All statements of a report on such a pair use this judgement. A claim on step time is also used for throughput if
     both cases have equally many samples per step.
@@ -187,7 +187,7 @@ def _runs_of(pairs: Sequence[_Pair]) -> list[CaseRun]:
 
 
 def _unable(pair: _Pair, names: Names) -> _Reason | None:
-    """Return the reason why the numbers of one of the two cases cannot decide anything; None if both can be used."""
+    """Return the reason why the numbers of one of the two cases cannot decide the claim; None if there is no reason."""
     for run in pair:
         if run.planned.skip_reason is not None:
             return f"{names.of(run)} was skipped", run.planned.skip_reason
@@ -204,7 +204,7 @@ def _unable(pair: _Pair, names: Names) -> _Reason | None:
 
 
 def _withheld(pair: _Pair, withheld: Mapping[str, Violation]) -> _Reason | None:
-    """Return the reason why the numbers of one of the two cases must be wrong; otherwise None."""
+    """Return the reason why the numbers of one of the two cases must be wrong; None if there is no such reason."""
     broken = next((withheld[run.case_id] for run in pair if run.case_id in withheld), None)
     return None if broken is None else (broken.wrong, broken.broken.text)
 
@@ -287,9 +287,9 @@ def _verdict(held: Sequence[HeldPair]) -> ClaimVerdict:
 
 
 def _placing(pairs: Sequence[_Pair]) -> Callable[[_Pair], str]:
-    """Return a function that names what distinguishes a pair from the claim's other pairs.
+    """Return a function that describes how a pair differs from the claim's other pairs.
 
-    The name of a single pair is empty.
+    The description is empty if there is only one pair.
     """
     sides = [_side_words([pair[side].case for pair in pairs]) for side in (0, 1)]
 
@@ -307,10 +307,10 @@ def _placing(pairs: Sequence[_Pair]) -> Callable[[_Pair], str]:
 
 
 def _side_words(every: Sequence[Case]) -> Callable[[Case], tuple[list[str], list[str]]]:
-    """Return a function that maps a case to the words that distinguish it from `every`, and to its number of ranks.
+    """Return a function that gives, for a case, the phrases that distinguish it from the other cases, and its ranks.
 
-    The number is left out if it does not differ. The function reads `every` only once, because a claim may have
-    thousands of pairs.
+    The other cases are those in `every`. The number of ranks is left out if all cases have the same. The function reads
+    `every` only once, because a claim may have thousands of pairs.
     """
     fields = grouping.differing(every, (*VARIANT, *SCALE, *PANEL))
     strategies, sizes = "strategy" in fields, "world_size" in fields
@@ -366,7 +366,7 @@ EARLIER = "earlier verdict"
 
 
 def earlier(one: DecidedClaim) -> str:
-    """Return words for a claim's earlier verdicts and for its changes since then; empty if there were none."""
+    """Describe a claim's earlier verdicts and its changes since then; empty if there were none."""
     tried = [entry for entry in one.history if entry.run]
     if not tried:
         return ""
@@ -408,7 +408,7 @@ def _labels(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def _paths(pairs: Sequence[_Pair], names: Names) -> list[str]:
-    """Return words for strategies that do not train synchronously, although the case compared with them does."""
+    """Name the strategies that do not train synchronously, if the case compared with them does."""
     apart = [
         names.names.spoken_strategy(run.case)
         for pair in pairs
@@ -488,14 +488,14 @@ class _Words:
         yield counts
 
     def _best(self) -> str:
-        """Return words for the pair that supports the claim most."""
+        """Describe the pair that supports the claim most."""
         if not self._holding:
             return ""
         several = "up to " if len(self._holding) > 1 and self._one.kind == "faster" else ""
         return f"{several}{self._short(self._extremes(self._holding)[0])}"
 
     def _worst(self) -> str:
-        """Return words for the pair that contradicts the claim most."""
+        """Describe the pair that contradicts the claim most."""
         several = "worst: " if len(self._failing) > 1 else ""
         return (
             f"{several}{''.join(self._in_parts(self._extremes(self._failing)[-1]))}" if self._failing else ""
@@ -540,7 +540,7 @@ class _Words:
         return sorted(held, key=lambda one: abs(math.log(_ratio(one).value)))
 
     def _sides(self, held: HeldPair, mine: str, other: str, end: str) -> str:
-        """Return words on how the two named sides compare. `end` is their number of ranks if both have the same."""
+        """Say how the two named cases compare. `end` states their number of ranks if both have the same."""
         ratio, claimed = _ratio(held), self._one.margin
         if self._rates:
             return f"{mine} trains {plain(ratio.reciprocal())} times the samples/s of {other}{end}{self._allowed(held)}"
@@ -563,13 +563,13 @@ class _Words:
         return f"{fast} is {is_faster(by, than=True)} {slow}{end}{missed}"
 
     def _short(self, held: HeldPair) -> str:
-        """Return words for how the first side compares, without names."""
+        """Say how the first case compares with the second, without their names."""
         if self._one.kind == "as fast" and self._equal(held) and not self._rates:
             return self._within(_ratio(held))
         return f"{''.join(self._in_parts(held))}{self._allowed(held)}"
 
     def _in_parts(self, held: HeldPair) -> tuple[str, str]:
-        """Return the words of `_short` in two parts. Several pairs may have the same first part."""
+        """Return the text of `_short` without the margin, in two parts. Several pairs may have the same first part."""
         ratio = _ratio(held)
         if self._rates:
             return "", f"{plain(ratio.reciprocal())} times the samples/s"
@@ -587,7 +587,7 @@ class _Words:
         return "its step takes ", takes_longer(by)
 
     def _within(self, ratio: Interval) -> str:
-        """Return words for the difference between two cases that count as equal, and for the margin claimed for it."""
+        """State the difference between two cases that count as equal, and the margin that the claim allows."""
         low, high = ratio.low or 0.0, ratio.high or math.inf
         apart = f"step times differ by {signed(ratio)}"
         if low > 1:
@@ -600,7 +600,7 @@ class _Words:
         return f"{where} the {_per_cent(self._one.margin)} allowed"
 
     def _allowed(self, held: HeldPair) -> str:
-        """Return words for whether a pair is inside the margin that the claim allows.
+        """Say whether a pair is inside the margin that the claim allows.
 
         Empty for claims without such a margin.
         """
@@ -616,7 +616,7 @@ class _Words:
         return (ratio.low or 0.0) <= 1 <= (ratio.high or math.inf)
 
     def _undecided(self, ratio: Interval, *, named: bool = False) -> str:
-        """Return words for what the interval leaves open.
+        """Say what the interval leaves open.
 
         Set `named` if the text has already said whose steps these are.
         """
@@ -651,5 +651,5 @@ def _width(ratio: Interval) -> float:
 
 
 def _places(held: Sequence[HeldPair]) -> str:
-    """Return the words that distinguish these pairs, each once."""
+    """List the phrases that distinguish these pairs, each once."""
     return listed(list(dict.fromkeys(one.place for one in held)))

@@ -121,7 +121,7 @@ def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Findi
 
 @dataclass(frozen=True, slots=True)
 class _Apart:
-    """Words that distinguish groups of comparable cases (panels), from the fields in which these differ."""
+    """Texts that tell apart groups of comparable cases (panels), made from the fields in which the groups differ."""
 
     fields: tuple[str, ...]
     names: Namer
@@ -133,7 +133,7 @@ class _Apart:
         return cls(tuple(grouping.differing(cases, fields)), Namer(cases))
 
     def of(self, case: Case) -> list[str]:
-        """Return words that distinguish the case's group of comparable cases from others, without its workload."""
+        """Return phrases that distinguish the case's group of comparable cases from others, without its workload."""
         return self.names.apart(case, self.fields)
 
 
@@ -205,10 +205,10 @@ def _of_strategy(pair: _Pair) -> GroupKey:
 
 
 def _most_telling(compared: Sequence[_Decision], room: int) -> list[_Decision]:
-    """Return the first `room` comparisons in order.
+    """Return the `room` comparisons that come first in order.
 
-    If none of them is on buckets, the first on buckets replaces the last. An undecided comparison on buckets replaces
-    no decided one.
+    If none of them is about buckets, the first comparison about buckets replaces the last one. But an undecided
+    comparison about buckets does not replace a decided one.
     """
     ordered = _sorted(compared)
     chosen = ordered[:room]
@@ -392,7 +392,7 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
 
 
 def _unlike_timed(run: CaseRun) -> str:
-    """Return words for how much instrumented steps differ from timed ones; empty if they agree."""
+    """Say by how much instrumented steps differ in length from timed ones; empty if they agree."""
     found = instrumented_over_timed(run)
     if found is None or found.holds:
         return ""
@@ -401,7 +401,7 @@ def _unlike_timed(run: CaseRun) -> str:
 
 
 def _place(run: CaseRun, apart: _Apart, family: Sequence[CaseRun] = ()) -> tuple[str, list[str]]:
-    """Return words for a case's ranks and layout, and words for its workload and its group of comparable cases.
+    """Describe a case's ranks and layout, and separately its workload and its group of comparable cases.
 
     The layout is left out if it is the same for all cases of the family.
     """

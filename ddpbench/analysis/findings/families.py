@@ -83,7 +83,7 @@ class Families:
         return family.pair(a.case_id, b.case_id) if family is not None else None
 
     def comparisons(self, a: CaseRun, b: CaseRun) -> int:
-        """Return the number of comparisons among which the error of `judge` is divided, or 0 without a judgement."""
+        """Return the number of comparisons among which `judge` divides the error probability; 0 without a judgement."""
         family, judged = self.family_of((a, b)), self.judge(a, b)
         if family is None or judged is None:
             return 0

@@ -20,10 +20,10 @@ from ddpbench.units import counted, format_number
 
 
 def first_to_loss(cases: Sequence[CaseRun]) -> Finding | None:
-    """Return the finding on which case reaches the loss first, or None if no case trained to a loss.
+    """Return the finding that says which case reaches the loss first; None if no case trained to a loss.
 
-    Cases are compared if they have the same target, data and links. If there are several such groups, the finding is on
-    the largest.
+    Cases are compared if they have the same target, data and links. If there are several groups of such cases, the
+    finding is about the largest.
     """
     able = [run for run in cases if run.status == "ok" and not run.oversubscribed and loss_curves_of(run)]
     groups = sorted(grouped(able, _same_loss).values(), key=lambda group: -len(group))
@@ -75,7 +75,7 @@ def _same_loss(run: CaseRun) -> grouping.GroupKey:
 
 
 def _who(run: CaseRun, group: Sequence[CaseRun]) -> str:
-    """Return words for a case's strategy and ranks, which distinguish it from the group's other cases."""
+    """Describe a case's strategy and ranks, so that it is distinguished from the group's other cases."""
     same = [other for other in group if other.case.world_size == run.case.world_size]
     return f"{called(run, same, PANEL)} at {ranks_of(run.case)}"
 

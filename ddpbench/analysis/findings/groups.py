@@ -58,7 +58,7 @@ def layouts_of(cases: Iterable[CaseRun]) -> dict[str, int]:
 def measured(cases: Iterable[CaseRun]) -> list[CaseRun]:
     """Return the cases with measured step times.
 
-    If bucket caps give equal buckets, only the first of their cases is kept.
+    If several bucket caps give equal buckets, only the case with the first of these caps is kept.
     """
     found = [run for run in cases if run.status == "ok" and run.timings]
     equal = {other.case_id for _, others in equal_buckets(found) for other in others}
@@ -66,9 +66,9 @@ def measured(cases: Iterable[CaseRun]) -> list[CaseRun]:
 
 
 def equal_buckets(cases: Iterable[CaseRun]) -> list[tuple[CaseRun, list[CaseRun]]]:
-    """Return groups of cases that have equal buckets although their caps differ, each as its first case and the others.
+    """Return groups of cases whose buckets are equal although their caps differ.
 
-    The cases of a group differ in nothing else.
+    Each group is a pair of its first case and a list of the others. The cases differ in nothing else.
     """
     with_buckets = [
         run for run in cases if run.bucket_bytes is not None and run.case.bucket_cap_mb is not None

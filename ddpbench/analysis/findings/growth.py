@@ -25,7 +25,7 @@ _ByNodes = dict[int, CaseRun]
 
 
 def growth_finding(cases: Sequence[CaseRun]) -> Finding | None:
-    """Return the finding on how network time grows with the number of nodes.
+    """Return the finding that says how network time grows with the number of nodes.
 
     It names the strategies with the least and the most network time at the most nodes. None if no two strategies were
     measured on enough numbers of nodes, or if these two are not shown to differ.
@@ -93,7 +93,7 @@ def _network_s(run: CaseRun) -> float:
 
 
 def _theory(pair: Sequence[_ByNodes], few: int, most: int) -> list[str]:
-    """Return words for the growth of network time by the formulas; none if a strategy has no formula."""
+    """Say how network time grows by the formulas; empty if a strategy has no formula."""
     times = [(formula_of(one[few].case, 1.0)[1], formula_of(one[most].case, 1.0)[1]) for one in pair]
     if not all(least and longest for least, longest in times):
         return []

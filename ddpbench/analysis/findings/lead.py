@@ -1,6 +1,6 @@
-"""Sentences on DDP's lead over a master.
+"""Sentences on DDP's lead over training with a master that collects all gradients.
 
-They say how much of it the ring explains, and how much overlap with backward.
+They say how much of the lead is due to the ring, and how much is due to overlapping communication with backward.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _gains(part: Judgement) -> bool:
 
 
 def _shares(by: Mapping[tuple[str, str], CaseRun], ring: _Pair, lead: _Pair) -> str:
-    """Return words for the shares of the lead that are due to the ring and to overlap, on a logarithmic scale.
+    """Say which shares of the lead are due to the ring and to overlap, on a logarithmic scale.
 
     The shares have Fieller's intervals over the rounds that all cases have.
     """

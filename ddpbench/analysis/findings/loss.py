@@ -1,4 +1,4 @@
-"""Sentences on training to a loss, for example on cases that are fastest per sample but not to the loss."""
+"""Sentences on training to a loss, such as on cases that are fastest per sample but do not reach the loss first."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def _data(run: CaseRun) -> GroupKey:
 
 
 def _disagreement(group: Sequence[CaseRun], families: Families) -> Finding | None:
-    """Return the finding on two cases of which the faster one per sample reaches the loss later; None if no pair does.
+    """Return a finding on two cases of which the faster one per sample reaches the loss later than the other.
 
-    Of several such pairs, the one with the widest gap is used. The ratios have the intervals of the report's tables
-    (`_intervals`).
+    None if there is no such pair. If there are several, the pair with the widest gap is used. The ratios have the
+    intervals of the report's tables (`_intervals`).
     """
     comparisons: dict[str, Comparison] = {}
     pairs: dict[str, tuple[CaseRun, CaseRun]] = {}
@@ -118,9 +118,9 @@ def _disagreement(group: Sequence[CaseRun], families: Families) -> Finding | Non
 def _intervals(a: CaseRun, b: CaseRun, rate: Judgement, loss: Judgement) -> tuple[Interval, Interval, int]:
     """Return A's samples/s divided by B's, A's time to the loss divided by B's, and the number of comparisons.
 
-    The intervals are those that tables show. If one is the base case of the other, they are the intervals of its
-    speed-ups, which are uncorrected for other comparisons, so the number is 1. The pair itself was judged by wider
-    intervals, which hold at once.
+    The intervals are the same as in the report's tables. If one of the cases is the base case of the other, they are
+    the intervals of the speed-ups. Those are not corrected for several comparisons, so the number is then 1. The
+    verdict on the pair was based on wider intervals, which all hold at once.
     """
     for run, base in ((a, b), (b, a)):
         if run.baseline_id == base.case_id:
@@ -179,7 +179,7 @@ def _who(run: CaseRun, other: CaseRun) -> str:
 
 
 def _batch(run: CaseRun, other: CaseRun) -> str:
-    """Return words for a case's samples per step. Empty if anything else distinguishes the two cases."""
+    """State a case's samples per step; empty if anything else distinguishes the two cases."""
     alike = (run.case.world_size, name_of(run, other)) == (other.case.world_size, name_of(other, run))
     return f" with {run.case.global_batch:,} samples per step" if alike else ""
 

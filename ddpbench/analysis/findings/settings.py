@@ -24,9 +24,9 @@ MOST = 2
 def setting_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """Return at most `MOST` findings on links and replay options, one per strategy.
 
-    A finding compares the plan's first setting with the one whose step time differs most. All settings of a group are
-    compared with the first, at the most ranks, corrected for the number of comparisons. If both options and links vary,
-    cases on the same links are compared. Otherwise links are compared.
+    The settings of a group of cases are compared with the plan's first setting, at the most ranks. The intervals are
+    corrected for the number of comparisons. A finding is about the setting whose step time differs most from the first.
+    If both options and links vary, only cases on the same links are compared.
     """
     able = [
         run
@@ -107,7 +107,7 @@ def _sentence(name: str, pair: tuple[CaseRun, CaseRun], judged: Judgement) -> Fi
 
 
 def _apart(worst: CaseRun, best: CaseRun) -> str:
-    """Return words on how two cases differ, such as `over 1 Gbit/s, node 3 at 100 Mbit/s as over 1 Gbit/s`."""
+    """Say how two cases differ, as in `over 1 Gbit/s, node 3 at 100 Mbit/s as over 1 Gbit/s`."""
     if worst.case.fabric != best.case.fabric:
         over = [f"over {_links(run, other)}" for run, other in ((worst, best), (best, worst))]
     else:

@@ -26,9 +26,9 @@ def compared(cases: Sequence[CaseRun], withheld: Set[str] = frozenset()) -> Iter
     - `data`: a case and the same case with its batches in memory, which counts as the best.
     - `precision`: a case under autocast and the same case in full precision, which counts as the best.
 
-    `ratio` is a case's step time divided by that of `best_case_id`. In the first four topics, that is the fastest other
-    case, and the ratio's ends and the verdict are those of `Families`. In the last two, they are those of
-    `judge_pairs`. `withheld` has the ids of cases whose numbers must be wrong. Comparisons with these get no verdict.
+    `ratio` is a case's step time divided by that of `best_case_id`. In the first four topics, `best_case_id` is the
+    fastest other case, and `Families` gives the ratio's interval and the verdict. In the last two topics, `judge_pairs`
+    gives them. `withheld` has the ids of cases whose numbers must be wrong. Comparisons with such cases get no verdict.
     """
     every = Families(cases)
     families = Families([run for run in cases if run.case_id not in withheld])  # as in the findings

@@ -20,7 +20,7 @@ from ddpbench.strategies.traits import traits_of
 def virtual_sentences(results: Sequence[CaseResult]) -> Iterable[str]:
     """Yield the sentences for the report's section Validity.
 
-    Those that change the meaning of numbers most come first.
+    Effects that change the meaning of numbers most come first.
     """
     measured = [one.run for one in results if one.timings]
     names = Names(measured)

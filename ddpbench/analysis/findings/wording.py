@@ -75,7 +75,7 @@ def called(run: CaseRun, family: Iterable[CaseRun], more: Iterable[str] = ()) ->
 
 
 def launch_tags(rounds: int, comparisons: int = 1) -> tuple[str, ...]:
-    """Return words for the number of launches of each case, and for the correction for several comparisons."""
+    """Return tags with the number of launches of each case and, if there are several comparisons, their correction."""
     corrected = (f"corrected for {comparisons} comparisons",) if comparisons > 1 else ()
     return (f"{rounds} launch{'es' if rounds != 1 else ''} each", *corrected)
 
@@ -87,7 +87,7 @@ LATE = "replayed computation came late"
 
 
 def conditions(runs: Sequence[CaseRun], *, late: bool = True) -> tuple[str, ...]:
-    """Return words for conditions of a comparison that its numbers do not show: caps, disturbances, a busy host.
+    """Describe conditions of a comparison that its numbers do not show: caps, disturbances, a busy host.
 
     With `late`, the late computation of replays is included.
     """
@@ -99,7 +99,7 @@ def conditions(runs: Sequence[CaseRun], *, late: bool = True) -> tuple[str, ...]
 
 
 def mostly_disturbed(runs: Sequence[CaseRun], whose: str = "") -> list[str]:
-    """Return words for the number of disturbed launches if it is over half. `whose` are words for the cases."""
+    """State the number of disturbed launches if it is over half; otherwise empty. `whose` names the cases."""
     launches = [launch for run in runs for launch in run.good]
     disturbed = disturbed_launches(launches)
     of = f" of {whose}" if whose else ""
@@ -108,9 +108,9 @@ def mostly_disturbed(runs: Sequence[CaseRun], whose: str = "") -> list[str]:
 
 
 def _beyond_links(runs: Sequence[CaseRun]) -> list[str]:
-    """Return words for the largest share of a step that transfers took beyond what emulated links explain.
+    """State the largest share of a step by which transfers took longer than emulated links explain.
 
-    Empty if that share is small.
+    Empty if this share is small.
     """
     found = {
         run.case_id: (beyond_formula_s(run) / run.parts.step_s, run)
@@ -127,9 +127,9 @@ def _beyond_links(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def _full(runs: Sequence[CaseRun]) -> list[str]:
-    """Return words for the case whose replay used the largest share of this machine's cores.
+    """Name the case whose replay used the largest share of this machine's cores, with this share.
 
-    Empty if all used little.
+    Empty if no case used a large share.
     """
     busy = {run.case_id: (busy_share(run), run) for run in runs if run.timings}
     share, run = max(busy.values(), key=lambda one: one[0], default=(0.0, None))
@@ -141,7 +141,7 @@ def _full(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def _shared_cores(runs: Sequence[CaseRun]) -> list[str]:
-    """Return words for the largest share of a step that ranks may have waited for shared cores.
+    """State the largest share of a step for which ranks may have waited for shared cores.
 
     Empty if there was no such wait.
     """
@@ -153,15 +153,15 @@ def _shared_cores(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def _where(run: CaseRun, runs: Sequence[CaseRun]) -> str:
-    """Return a case's name, which distinguishes it from `runs`, with its number of ranks if the numbers differ."""
+    """Return a name that distinguishes a case from the others in `runs`, with its ranks if their numbers differ."""
     several = len({one.case.world_size for one in runs}) > 1
     return f"{called(run, runs)} at {ranks_of(run.case)}" if several else called(run, runs)
 
 
 def _paced(runs: Sequence[CaseRun]) -> list[str]:
-    """Return words for how much late computation lengthens a replay's steps, for the worst case.
+    """Say by how much late computation lengthens a replay's steps, for the case with the largest effect.
 
-    Empty if only little.
+    Empty if the effect is small in all cases.
     """
     late = {run.case_id: (late_share(run), run) for run in runs if run.timings}
     share, run = max(late.values(), key=lambda one: one[0], default=(0.0, None))
@@ -173,7 +173,7 @@ def _paced(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def too_long(share: float) -> str:
-    """Return words for how much too long steps may be. `share` is a fraction, as `late_share` returns it."""
+    """Say by how much steps may be too long. `share` is a fraction, as `late_share` returns it."""
     return (
         f"read up to {format_at_most(share)} too long by this alone"
         if share <= 1
@@ -207,7 +207,7 @@ def disturbed_launches(launches: Iterable[Launch]) -> int:
 
 
 def undecided_all(ratios: Sequence[Interval]) -> str:
-    """Return words for the joint range of several undecided ratios to one reference.
+    """State the range that several undecided ratios to one reference have together.
 
     The two ends of the range may be from different ratios.
     """
@@ -218,9 +218,9 @@ def undecided_all(ratios: Sequence[Interval]) -> str:
 
 
 def takes_another_path(run: CaseRun) -> bool:
-    """Return whether a case's parameters may differ from those of synchronous training, by what its strategy promises.
+    """Return whether a strategy may lead to other parameters than synchronous training, by what the strategy promises.
 
-    If the strategy's promise is not known, the result depends on the quantities that the case's proof compares.
+    If the promise is not known, the result depends on the quantities that the case's proof compares.
     """
     traits = traits_of(run.case)
     if traits.promise is not None or run.proof is None:
@@ -254,7 +254,7 @@ _ANOTHER_PATH = "another path of training"
 def _family_and_words(
     run: CaseRun, other: CaseRun | None, family: Iterable[CaseRun]
 ) -> tuple[list[Case], list[str]]:
-    """Return the cases that a text names, and words for settings of `run` that its name must add."""
+    """Return the cases that a text names, and phrases for settings of `run` that its name must contain in addition."""
     case = run.case
     more: list[str] = []
     linked = other is not None and traits_of(case).exchanges and traits_of(other.case).exchanges
@@ -267,7 +267,7 @@ def _family_and_words(
 
 
 def one_bucket(run: CaseRun) -> list[str]:
-    """Return words that explain that nothing overlaps because the case has a single bucket; otherwise an empty list.
+    """Say that nothing overlaps because the case has a single bucket; otherwise empty.
 
     A single bucket is sent once all gradients are computed.
     """

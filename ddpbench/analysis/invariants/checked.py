@@ -72,7 +72,7 @@ class Bounded:
 
     @property
     def text(self) -> str:
-        """Return words for a number outside its bounds: `the sum of its parts is 1.2 s; allowed is at most 1 s`."""
+        """Describe a number outside its bounds: `the sum of its parts is 1.2 s; allowed is at most 1 s`."""
         if self.said:
             return self.said
         ends = []
@@ -148,12 +148,12 @@ class Violation:
 
     @property
     def why_withheld(self) -> str:
-        """Return words on why nothing is concluded from the case, for use in a sentence."""
+        """Say why nothing is concluded from the case, for use in a sentence."""
         return f"{self.wrong}: {self.broken.text}"
 
     @property
     def wrong(self) -> str:
-        """Return a statement that the case's numbers are wrong, without the number that shows it."""
+        """Return a sentence that the case's numbers are wrong, leaving out the number that proves it."""
         return f"the numbers of {self.label} cannot be right"
 
     def to_json(self) -> dict[str, Any]:
@@ -262,7 +262,7 @@ class Checked:
 
     @property
     def banner(self) -> str:
-        """Return the text on impossible values for the top of a report. Empty if nothing impossible was found."""
+        """Return the warning about impossible values for the top of a report; empty if nothing impossible was found."""
         broken = dict.fromkeys(one.statement for one in self.impossible)
         if not broken:
             return ""
@@ -274,7 +274,7 @@ class Checked:
 
     @property
     def line(self) -> str:
-        """Return a line on broken rules for the terminal. Empty if all rules hold."""
+        """Return one line about broken rules for the terminal; empty if all rules hold."""
         broken = [rule for rule in self.rules if rule.broken]
         if not broken:
             return ""

@@ -122,7 +122,7 @@ def single_steps(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def time_spent(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the time of timed steps, at most a launch's measured time, and the measured time, at most its wall time.
+    """Yield two times: timed steps take at most the launch's measured time, which is at most the launch's wall time.
 
     All times are on the machine's clock, and so not divided by a dilation.
     """

@@ -218,8 +218,9 @@ def _sweeps(run: RunDir) -> _Sweeps:
 def _counts(plan: StoredPlan, cases: Sequence[CaseRun], *, merged: bool) -> Counts:
     """Return the numbers of launches, cases and rounds.
 
-    Planned launches are those of all runnable cases in the rounds begun, and in at least `rounds_min` rounds. For a
-    merged run they are the existing launches, because no case was planned for the rounds of every run.
+    The number of planned launches is the number of runnable cases times the number of rounds that have begun, or times
+    `rounds_min` if that is larger. For a merged run it is the number of existing launches, because no case was planned
+    for the rounds of every run.
     """
     runnable = [case for case in cases if case.planned.skip_reason is None]
     begun = max((launch.round + 1 for case in cases for launch in case.launches), default=0)

@@ -180,7 +180,7 @@ def _disturbances(measured: Sequence[CaseRun]) -> Iterable[str]:
 
 
 def _how_much(flag: str, measured: Sequence[CaseRun]) -> str:
-    """Return words for the median and the largest share of the cores' time that others took, over all launches.
+    """State the median and the largest share of the cores' time that others took, over all launches.
 
     Empty unless `flag` is `steal` or `foreign load`.
     """

@@ -28,7 +28,7 @@ class RecordedSetting:
 
     @property
     def words(self) -> str:
-        """Return words for the difference, such as `threads_per_rank 2, not 1`."""
+        """Describe the difference, as in `threads_per_rank 2, not 1`."""
         return f"{self.setting} {' and '.join(self.others)}, not {self.asked}"
 
 
@@ -77,7 +77,7 @@ def largest_bucket_bytes(launch: Launch, case: Case) -> tuple[int, float] | None
 
 
 def other_settings(run: CaseRun) -> str:
-    """Return words for settings that successful launches had instead of the case's: `threads_per_rank 2, not 1 5/5`.
+    """Describe settings that successful launches had instead of the case's: `threads_per_rank 2, not 1 5/5`.
 
     In the example, 5 of 5 launches had the setting.
     """

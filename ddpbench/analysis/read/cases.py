@@ -101,11 +101,11 @@ def of_no_case(run: RunDir, plan: StoredPlan) -> list[LeftOut]:
 
 
 def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
-    """Return the cases, completed with everything that depends on all cases of the run together.
+    """Return the cases with all values that can only be computed from all cases of the run together.
 
-    Launches that are not steady are flagged, and users' own strategies get distinct names. Timings get the
-    correlation of the run's rounds. A base case that no other case uses gets no base case itself, because it may come
-    from a run that had one for all launchers.
+    Launches that are not steady are flagged, and users' own strategies get distinct names. Timings get the correlation
+    of the run's rounds. A base case with which no other case is compared may get no base case itself, and so no
+    speed-up. It may come from a run that had one base case for all launchers.
     """
     apart = told_apart([run.case for run in cases])
     cases = [
@@ -136,9 +136,10 @@ def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
 
 
 def _judged(launch: Launch, changing: bool) -> Launch:
-    """Return a launch marked as steady or not, where `changing` says whether its timed steps still changed.
+    """Return a launch marked as not steady if `changing`, which says whether its timed steps were still changing.
 
-    A launch whose one-time work was not done before its timed steps is returned unchanged.
+    Otherwise the launch is marked as steady. If its one-time work was not done before its timed steps, it is returned
+    unchanged.
     """
     if not launch.ready or (launch.steady is (not changing) and changing == (NOT_STEADY in launch.flags)):
         return launch

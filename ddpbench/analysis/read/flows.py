@@ -1,8 +1,8 @@
 """Times at which data flow in transfers, by kind of flow: to a root, from a root, along a tree, between two ranks.
 
-Hosts have no common clock. Across hosts, a transfer in which every rank's result needs every rank (`together`) takes as
-long as its shortest part, which is that of the last rank to start it. It ends for each rank when that rank has its
-result. In other transfers across hosts, waiting cannot be separated from communication, and all counts as
+Hosts have no common clock. If a transfer across hosts has a result that depends on every rank (`together`), it takes as
+long as its shortest part, which is the part of the last rank to start. For each rank, the transfer ends when this rank
+has its result. In other transfers across hosts, waiting cannot be separated from communication, and all counts as
 communication.
 """
 
@@ -25,7 +25,7 @@ _ROOTED = (TO_ROOT, FROM_ROOT, THROUGH_ROOT)
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Times of data flow: from `begin` to `until` in each rank's part, from `begins` to `ends` in each transfer."""
+    """Times in which data move: from `begin` to `until` in a rank's part, and from `begins` to `ends` in a transfer."""
 
     begin: Ints
     until: Ints
@@ -126,7 +126,7 @@ class Group:
         return Times(begin, until, begins, ends)
 
     def _of(self, values: Ints, where: NDArray[np.bool_], extreme: Any, without: int) -> Ints:
-        """Return the extreme of `values` over the parts of a transfer that `where` selects, repeated for each part.
+        """Return, for each part, the extreme of `values` over those parts of the same transfer that `where` selects.
 
         `extreme` is `np.maximum` or `np.minimum`, and `without` is the value if no part is selected.
         """

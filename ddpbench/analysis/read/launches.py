@@ -111,7 +111,7 @@ class Launch:
         return self.status == "ok" and self.timing is not None
 
     def correlated(self, reckoned: float) -> Launch:
-        """Return a copy of the launch whose timings have this correlation of rounds, which widens intervals."""
+        """Return a copy of the launch with this correlation of rounds in its timings, which widens intervals."""
         timing, curve = self.timing, self.loss_curve
         return replace(
             self,
@@ -201,7 +201,7 @@ class CaseRun:
         return [launch.timing for launch in self.good if launch.timing is not None]
 
     def correlated(self, reckoned: float) -> CaseRun:
-        """Return a copy of the case whose timings have this correlation of rounds, which widens intervals."""
+        """Return a copy of the case with this correlation of rounds in its timings, which widens intervals."""
         return replace(self, launches=tuple(launch.correlated(reckoned) for launch in self.launches))
 
     @property
@@ -230,9 +230,9 @@ class CaseRun:
 
 
 def noise_words(launches: Sequence[Launch]) -> str:
-    """Return words for what disturbed a case's launches, such as `steal 2/5; foreign load 1/5`.
+    """Describe what disturbed a case's launches, as in `steal 2/5; foreign load 1/5`.
 
-    Empty if nothing did.
+    Empty if nothing disturbed them.
     """
     kinds = dict.fromkeys(itertools.chain.from_iterable(launch.flags for launch in launches))
     return "; ".join(

@@ -189,7 +189,7 @@ def _found(ranks: Mapping[int, _Sorted]) -> dict[str, tuple[int | str, ...]]:
 
 
 def _loaders_share_cores(case: Case, starts: Sequence[RankStart]) -> bool:
-    """Return whether loader workers run on cores that ranks need. With GPUs there are mostly enough cores for both.
+    """Return whether loader workers run on cores that ranks need. Machines with GPUs mostly have enough cores for both.
 
     Ranks that use GPUs of one socket each count all cores of that socket as their own.
     """
@@ -341,7 +341,7 @@ def _own_step_s(blocks: Mapping[int, Block]) -> float:
 
 
 def _series(ranks: Sequence[Mapping[int, Block]]) -> list[NDArray[np.int64]]:
-    """Return an array per rank that takes samples, with the times of its single steps (ns).
+    """Return one array for each rank that trains on samples: the durations of its individual steps (ns).
 
     Only blocks that all ranks recorded are included.
     """

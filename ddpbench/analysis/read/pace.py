@@ -11,7 +11,7 @@ The smallest dilation that hides this work is at least 1, and at least each of
     k · own / due             a rank's own update of the parameters fits into the profiled one, which takes k times
                               its time
 
-It is necessary, not sufficient. Lateness shows whether moments came on time.
+This dilation is necessary, but it may not be sufficient. Lateness shows whether moments came on time.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ def pacing(
 def cpu_share(blocks: Sequence[Mapping[int, Block]], *, dilation: float) -> float | None:
     """Return the processor time of all ranks divided by elapsed time, in the timed blocks that all ranks have.
 
-    This share is an upper bound on the cost of sharing cores, under any pinning. Nobody waits for a core while no
-    core is busy, and at least one core is busy for at most this share of the time. Arguments are those of `pacing`.
-    None if processor time was not counted.
+    However ranks are pinned, sharing cores cannot cost more than this share. A rank waits for a core only while some
+    core is busy, and that is at most this share of the time. Arguments are those of `pacing`. None if processor time
+    was not counted.
     """
     shared = set.intersection(*(set(found) for found in blocks)) if blocks else set()
     every = [own[index] for own in blocks for index in shared]

@@ -1,7 +1,7 @@
 """Times at which ranks start their parts in transfers. Until then the parts are queued behind others.
 
 The time is known if a rank recorded when it started the transfer. Otherwise it follows from the backend. If the backend
-runs k transfers at once, the next begins when fewer than k of those before it are left.
+runs k transfers at once, a transfer begins once fewer than k earlier transfers are unfinished.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A case's status, and for one that is not ok a sentence that says what to do."""
+"""A case's status and, if the case is not ok, a sentence that says what to do."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _are_enough(launches: Sequence[Launch], rounds_min: int, *, spent: bool) -> 
 
 
 def going_on(path: Path, *, merged: Sequence[MergedRun] = ()) -> str:
-    """Return words on how to resume a run. If a process is measuring the run now, return words for that process.
+    """Say how to resume a run or, if a process is measuring the run now, which process this is.
 
     Arguments are those of `resume_command`.
     """
@@ -92,10 +92,10 @@ def going_on(path: Path, *, merged: Sequence[MergedRun] = ()) -> str:
 
 
 def resume_command(path: Path | str, *flags: str, merged: Sequence[MergedRun] = (), instead: str = "") -> str:
-    """Return words for the command that resumes a run.
+    """Return a text with the command that resumes a run.
 
     The command is a sweep, the submission that the run is part of, or the lines for its nodes' launcher. For a merged
-    run, the words have the commands that resume its sources, and the advice to merge them again.
+    run, the text has the commands that resume its sources, and advises to merge them again.
 
     Args:
         path: the run directory.

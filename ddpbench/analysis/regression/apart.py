@@ -3,7 +3,7 @@
 How far a machine drifts from one session to another cannot be seen from one session per side. `DRIFT` was recorded on a
 machine that did nothing else. If a side's launches scatter by more within a session, their disturbance is assumed to
 sometimes outlast a session, so that side's drift is larger (`resolution.drift_of`). The other side's launches say
-nothing about it, however many there are. Sessions that differ by more show their drift themselves.
+nothing about this drift, however many they are. Sessions that differ by more than `DRIFT` show their drift themselves.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def within(timings: Sequence[Timing]) -> WithinSessions:
 def shown_drift(a: WithinSessions, b: WithinSessions) -> tuple[SessionDrift, SessionDrift]:
     """Return the assumed drift of each side: the largest of `DRIFT` and the drifts that its launches or sessions show.
 
-    Sessions are few, so the drift that they show counts only if it is significantly larger. It is computed from a
-    side's own sessions, and also from both sides' because one side alone may have too few.
+    Sessions are few, so the drift that they show counts only if it is significantly larger. It is computed from the
+    side's own sessions, and also from the sessions of both sides, because one side alone may have too few.
     """
     pooled = _between((a, b), pooled=True)
 

@@ -59,7 +59,7 @@ class Baselines:
         return sorted(found, key=lambda path: (_number(path), path.name))
 
     def find(self, text: str, *, elsewhere: bool = False) -> Path:
-        """Return the file that is saved under this name.
+        """Return the saved file that `text` names, by full name or by number.
 
         With `elsewhere`, the error message also says that the text is not a path.
 

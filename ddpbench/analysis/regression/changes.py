@@ -386,9 +386,9 @@ def _compared_steps(a: CaseRun, b: CaseRun, *, paired: bool) -> tuple[Interval, 
 
 
 def _begin_s(base: Side, new: Side, *, paired: bool) -> float:
-    """Return the seconds that an interleaved comparison takes before its first round.
+    """Return the seconds that an interleaved comparison of these sides takes before its first round.
 
-    If these sides were interleaved, a session of one side includes the other side's rounds.
+    If the sides were already interleaved, a session of one side includes the other side's rounds.
     """
     if not paired:
         return sum(begin_wall_s(RunDir(side.path), side.cases) for side in (base, new))
@@ -423,7 +423,7 @@ def _reason(
 
 
 def unusable(run: CaseRun, name: str) -> str:
-    """Return the reason why a case has no numbers to compare; empty if it has some.
+    """Return the reason why a case has no numbers to compare; empty if it has numbers.
 
     `name` is the run's name in sentences.
     """
@@ -518,9 +518,9 @@ def _outcome_in_turn(logs: Sequence[float], margin: float, alpha: float, wider: 
 
 
 def _shown_by_enough(outcome: _Outcome, noun: Literal["rounds", "launches"]) -> _Outcome:
-    """Return the outcome with "cannot tell" instead of "equivalent" if it is from too few rounds or launches.
+    """Return the outcome, with "cannot tell" instead of "equivalent" if there were too few rounds or launches.
 
-    They are too few if they may not include rare slow ones.
+    There are too few if rare slow ones may not be among them.
     """
     if outcome.verdict != "equivalent" or not (reason := too_few_words(outcome.rounds, noun)):
         return outcome
@@ -528,7 +528,7 @@ def _shown_by_enough(outcome: _Outcome, noun: Literal["rounds", "launches"]) -> 
 
 
 def _tail_words(logs: Sequence[float], mean: float, outcome: _Outcome, margin: float) -> str:
-    """Return words on how a few rounds make the mean of all rounds differ from the typical round.
+    """Say how a few rounds make the mean of all rounds differ from the typical round.
 
     `outcome` is the outcome for the typical round.
     """
@@ -670,7 +670,10 @@ def _parts(
 
 
 def _more(medians: Sequence[float], alpha: float, drifts: Sequence[Variance]) -> float:
-    """Return the half-width of the interval of drift, from the variances of the log of each side's mean."""
+    """Return the half-width of the interval for the difference that drift alone would cause between the two medians.
+
+    `drifts` are the variances of the logarithm of each side's mean.
+    """
     total = added(
         [Variance(one.value * middle**2, one.df) for one, middle in zip(drifts, medians, strict=True)]
     )

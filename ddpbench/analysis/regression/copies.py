@@ -32,7 +32,7 @@ def check_no_copies(sides: Sequence[Side]) -> None:
 def merges_with_sources(sides: Sequence[Side], paths: Collection[Path]) -> dict[Path, list[Path]]:
     """Return the merged runs among `paths` that have sources among the sides, each with the paths of these sources.
 
-    A merge of only some of another merge's sources is also one of its sources.
+    A second merge, of only some of a merged run's sources, also counts as one of its sources.
 
     Raises:
         IdentityError: the record of a run's sources cannot be read.

@@ -31,7 +31,7 @@ _TOGETHER = (("nodes", "ranks_per_node"), ("local_batch", "global_batch", "scali
 
 
 def as_other_has_it(own: Case, other: Case) -> str:
-    """Return words for `other`'s value of the one setting in which the cases differ, such as `with 2 threads per rank`.
+    """State `other`'s value of the one setting in which the cases differ, as in `with 2 threads per rank`.
 
     Empty if the cases differ in several settings or in none.
     """
@@ -43,7 +43,7 @@ def as_other_has_it(own: Case, other: Case) -> str:
 
 
 def _of_options(name: str, own: Case, other: Case) -> str:
-    """Return words for options that `other` has with different values or lacks; empty if only their order differs."""
+    """Describe options that `other` has with different values or lacks; empty if only their order differs."""
     mine, others = OPTIONS[name](own), OPTIONS[name](other)
     keys = [
         key

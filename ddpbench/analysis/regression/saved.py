@@ -173,7 +173,7 @@ def _case_run(path: Path, benchmark: Mapping[str, Any], extra: _Extra) -> CaseRu
 
 
 def _samples_problem(case: Case, extra: _Extra) -> str:
-    """Return words for a launch whose steps do not have the samples of a global batch. Empty if all are right.
+    """Describe a launch whose steps do not have the number of samples of a global batch; empty if there is none.
 
     Steps of workers that do not wait for each other may have other numbers of samples.
     """
@@ -188,7 +188,7 @@ def _samples_problem(case: Case, extra: _Extra) -> str:
 
 
 def _times_problem(benchmark: Mapping[str, Any], extra: _Extra) -> str:
-    """Return words for a number of the same entry that contradicts `steps_s`. Empty if all agree."""
+    """Describe a number of the same entry that contradicts `steps_s`; empty if all numbers agree."""
     values = extra.steps_s
     mean = math.fsum(values) / len(values)
     stats = benchmark.get("stats")

@@ -60,9 +60,9 @@ def read_side(run: RunDir, name: str = "", *, commit: str | None = None) -> Side
 
 
 def unlike(base: Side, new: Side) -> list[str]:
-    """Return words for each difference between the sides' machines and software, such as torch.
+    """Describe each difference between the sides' machines and software, such as torch.
 
-    Empty if they are alike.
+    Empty if there is no difference.
     """
     before, after = base.identity, new.identity
     untold = {"physical_cores"} - (before.keys() & after.keys())  # older runs lack it

@@ -77,7 +77,7 @@ def _in_percent(fraction: float) -> float:
 
 
 def where_words(change: Change) -> str:
-    """Return words for the part of a step that explains most of a change, such as `backward +4.1 ms`.
+    """Name the part of a step that explains most of a change, as in `backward +4.1 ms`.
 
     Empty if no part's difference is resolved.
     """
@@ -93,7 +93,7 @@ def _ms(step: Interval | None) -> str:
 
 
 def seen_words(resolvable: float) -> str:
-    """Return words for the smallest change that a comparison would have shown, and how often.
+    """State the smallest change that a comparison would have shown, and how often.
 
     For example: `a change of 8.1 % or more would have been seen 4 times in 5`.
     """
@@ -107,7 +107,7 @@ def _would_have_seen(change: Change) -> str:
 
 
 def rows(changes: Changes) -> list[tuple[str, ...]]:
-    """Return a row of texts for each case, with the columns of `HEADS`."""
+    """Return one row of texts for each case, in the columns `HEADS`."""
     return [
         (
             change.label,
@@ -197,7 +197,7 @@ def remarks(changes: Changes) -> list[str]:
 
 
 def estimands(changes: Changes) -> str:
-    """Return a sentence on how a comparison's step times and changes are averaged."""
+    """Say in a sentence how a comparison's step times and changes are averaged."""
     if changes.paired:
         return f"Step times are {GEOMETRIC_MEANS}; a change is {TYPICAL_ROUND}, and a verdict needs the mean to agree."
     return f"Step times are {GEOMETRIC_MEANS}, and a change is their quotient."
@@ -220,7 +220,7 @@ def _drift_words(changes: Changes) -> str:
 
 
 def _resolution(changes: Changes) -> list[str]:
-    """Return sentences on how long it takes to resolve the wanted change. Empty if it would have been resolved."""
+    """Say in sentences how long it takes to resolve the wanted change. Empty if it would have been resolved."""
     found: list[str] = []
     resolved = changes.resolvable
     wanted, needed_s = f"{100 * changes.wanted:g} %", changes.wanted_s
@@ -348,7 +348,7 @@ def ends(interval: Interval | None) -> dict[str, float | None] | None:
 
 
 def failing(changes: Changes, limit: float) -> Sequence[Change]:
-    """Return the cases that fail a gate at this limit, which are broken or shown to be slower by more than it."""
+    """Return the cases that fail a gate at this limit: those that are broken or shown to be slower by more than it."""
     return [one for one in changes.changes if one.beyond(limit) or one.broken]
 
 
@@ -358,7 +358,7 @@ def judged_any(changes: Changes) -> bool:
 
 
 def why_failing(change: Change, limit: float) -> str:
-    """Return words for why a case fails a gate at this limit."""
+    """Say why a case fails a gate at this limit."""
     if change.beyond(limit):
         return f"slower by more than {100 * limit:g} %"
     if change.failures and change.new_step is not None:

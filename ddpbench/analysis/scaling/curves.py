@@ -49,12 +49,12 @@ class CaseCurve:
 
     @property
     def setting(self) -> str:
-        """Return words for the settings that the curve's cases have in common, in one line."""
+        """Describe the settings that the curve's cases have in common, in one line."""
         return ", ".join(self.shared)
 
     @property
     def first(self) -> CaseRun:
-        """Return a case that shows the settings that all cases have in common. It has several ranks if any case has."""
+        """Return a case that shows the settings that all cases have in common, if possible one with several ranks."""
         return (self.runs or self.crowded)[-1]
 
     @property
@@ -82,7 +82,7 @@ class CurveLaws:
 
     @property
     def setting(self) -> str:
-        """Return words for the settings that the curve's cases have in common, in one line."""
+        """Describe the settings that the curve's cases have in common, in one line."""
         return ", ".join(self.shared)
 
 
@@ -135,7 +135,7 @@ def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
 
 
 def _with_apart(curves: Sequence[CaseCurve]) -> list[CaseCurve]:
-    """Return the curves, with more words for their settings if two groups of cases have equal words."""
+    """Return the curves. If two groups of cases have the same description, the descriptions are made longer."""
     groups = {(curve.shared, curve.panel) for curve in curves}
     if len({shared for shared, _ in groups}) == len(groups):
         return list(curves)
@@ -147,15 +147,16 @@ def _with_apart(curves: Sequence[CaseCurve]) -> list[CaseCurve]:
 
 
 def _apart(names: Namer, case: Case) -> list[str]:
-    """Return words that distinguish a case's group of comparable cases, without those that `_shared` returns."""
+    """Return phrases that distinguish a case's group of comparable cases, without those that `_shared` returns."""
     words = names.apart(case, [name for name in PANEL if name not in _IN_SHARED])
     return [word for word in words if word != names.workload(case)]
 
 
 def _ladders(runs: Sequence[CaseRun]) -> Iterable[tuple[list[CaseRun], str]]:
-    """Yield groups of cases in which no world size occurs twice, with words for the shape of nodes if shapes differ.
+    """Yield groups of cases in which no world size occurs twice, with a phrase for the nodes if their shapes differ.
 
-    Cases on one node form a separate curve if that node had more ranks than each of several nodes.
+    A shape is a number of ranks per node. Cases on one node form a separate curve if any of them has more ranks than
+    fit on one node of the cases on several nodes.
     """
     ordered = sorted(runs, key=lambda run: run.case.world_size)
     one = [run for run in ordered if run.case.nodes == 1]
@@ -173,7 +174,7 @@ _IN_SHARED = ("scaling", "local_batch", "global_batch", "fabric")
 
 
 def _shared(case: Case) -> tuple[str, ...]:
-    """Return words for a case's workload, scaling and batch, and the labels that must accompany its numbers."""
+    """Describe a case's workload, scaling and batch, and add the labels that must accompany its numbers."""
     scaling = f"{FACETS['scaling'].word(case)} with a {batch_words(case)}"
     return (case.workload, scaling, *grouping.qualifiers(case))
 
@@ -239,7 +240,7 @@ class LawsOf:
 
 
 def judged_laws(laws: Sequence[CurveLaws], cases: Sequence[CaseRun]) -> tuple[CurveLaws, ...]:
-    """Return the laws with the claims' speed-ups. A point has one if a claim compares its case with the base case."""
+    """Return the laws, with the claims' speed-ups at all points whose case a claim compares with its base case."""
     by_id = {run.case_id: run for run in cases}
 
     def judged(curve: CurveLaws) -> CurveLaws:
@@ -318,6 +319,6 @@ _WORDS = {"s": "a serial fraction of", "alpha": "a contention of", "beta": "a co
 
 
 def parameter_words(fit: Fit) -> str:
-    """Return words for a fit's parameters without gamma: `a serial fraction of 0.052 [0.048, 0.056]`."""
+    """Describe a fit's parameters without gamma: `a serial fraction of 0.052 [0.048, 0.056]`."""
     words = [f"{_WORDS[name]} {plain(value)}" for name, value in fit.parameters.items() if name in _WORDS]
     return " and ".join(words)

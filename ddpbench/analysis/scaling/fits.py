@@ -1,4 +1,4 @@
-"""A scaling law fitted to a curve, with its parameters, its goodness of fit, and words for both."""
+"""A scaling law fitted to a curve, with its parameters and its goodness of fit, and texts that describe both."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class Fit:
 
     @property
     def judged(self) -> str:
-        """Return words for the goodness of fit."""
+        """Say whether the law fits, in words."""
         return _JUDGED[self.goodness]
 
     @property
     def detail(self) -> str:
-        """Return words for what the goodness of fit is based on."""
+        """Say on which numbers the goodness of fit is based."""
         size, residual = self.worst
         off = f"off by {_percent(residual)} at most, at {counted(size, 'rank')}"
         if self.goodness == "within error":
@@ -82,7 +82,7 @@ class Fit:
 
     @property
     def verdict(self) -> str:
-        """Return words for the goodness of fit and for what it is based on."""
+        """Say whether the law fits, and on which numbers this is based."""
         return f"{self.judged} ({self.detail})"
 
 

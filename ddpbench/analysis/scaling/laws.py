@@ -175,7 +175,7 @@ def _trend(scaling: str, sizes: Sequence[int], rise: Interval) -> str:
 
 
 def _brought(marginal: float) -> str:
-    """Return words for what an added rank gains."""
+    """Say how much an added rank gains."""
     if marginal < 0:
         return "a loss: all of them together train fewer samples/s"
     return f"only {100 * marginal:.0f} % of the samples/s that one rank trains alone"

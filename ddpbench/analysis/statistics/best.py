@@ -1,13 +1,13 @@
 """Decide which cases of a family are best, as good, or slower. No other module defines these words.
 
 A family is a few cases of which the fastest is not known beforehand, such as all at one number of ranks. Two simple
-methods fail for families. Picking the fastest from the data and testing the others against it finds differences
-between identical cases. Calling all cases that are not significantly slower "as good" hides slower ones.
+methods fail for families. Picking the fastest from the data and testing the others against it finds differences between
+identical cases. Calling all cases that are not significantly slower "as good" hides slower ones.
 
-This module avoids both errors with one interval for each pair of cases (Tukey's all pairs), on log times with rounds
-as blocks. All intervals hold at once with 95 % confidence, and every statement on two cases of a family uses them. A
-case's standing follows from the intervals. Its difference from the best of the others is the largest of its
-differences, and so are the ends (Hsu). So at most 5 % of families have
+This module avoids both errors with one interval for each pair of cases (Tukey's all pairs), on log times with rounds as
+blocks. All intervals hold at once with 95 % confidence, and every statement on two cases of a family uses them. A
+case's standing follows from the intervals. Its difference from the best of the others is the largest of its differences
+from them. Each end of that interval is the largest of the corresponding ends (Hsu). So at most 5 % of families have
 
 - a case that is "slower" (its lower end is above 0), or "best" (all others are slower), although all are identical;
 - a case that is "as good" (its upper end is within the margin), but is not within the margin of the best.
@@ -21,9 +21,9 @@ Sources:
 The residual variance of case + round is pooled. Cases need not have equal variances: a pair's variance is the largest
 of the pooled one, that of its differences and the sum of Grubbs' two. For similar spreads this costs a little power;
 for spreads that differ by a factor of two it keeps the 5 %. A case that scatters far more than the others would hide
-all differences. So with three cases or more, a pair's interval is the shorter of two, of which one has 4 of the 5 %
-and the other, from the pair's own differences alone (Bonferroni), has 1 %. All intervals are wider if the run's
-rounds are correlated (`correlation.py`), which the 5 % do not include.
+all differences. So with three cases or more, two intervals are computed for each pair, and the shorter one is used. The
+first has 4 of the 5 %. The second is from the pair's own differences alone (Bonferroni) and has 1 %. All intervals are
+wider if the run's rounds are correlated (`correlation.py`), which the 5 % do not include.
 """
 
 from __future__ import annotations
@@ -206,8 +206,8 @@ def bounds(difference: _Array, half: _Array) -> tuple[_Array, _Array]:
     """Return lower and upper bounds on the log ratio of each case to the best of the others, of shape (..., cases).
 
     `difference[..., i, j]` is case i's log time minus case j's; `half` are half-widths of the same shape. The
-    difference of case i from the best of the others is the largest of its differences, and its bounds are the largest
-    of their bounds.
+    difference of case i from the best of the others is the largest of its differences from them. Its lower bound is the
+    largest of their lower bounds, and its upper bound the largest of their upper bounds.
     """
     return _largest(difference - half), _largest(difference + half)
 

@@ -67,8 +67,8 @@ def change_points(values: Sequence[float], level: float) -> tuple[int, ...]:
 def fewest_values(level: float) -> int:
     """Return the smallest number of values in which a test at `level` can find a change.
 
-    The clearest possible change is a cut in the middle between values that do not overlap. It is one of `n over n/2`
-    equally likely orders, or the same upside down.
+    The clearest possible change is a cut in the middle that separates all low values from all high values. By chance,
+    two of `n over n/2` equally likely divisions do this: with the low values first, or with the high values first.
     """
     count = 2 * FEWEST
     while 2 / math.comb(count, count // 2) > STEP_SHARE * level:

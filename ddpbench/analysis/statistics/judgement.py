@@ -1,4 +1,4 @@
-"""Verdicts on step times, and words for them. Tables, findings, figures and answers all use these words."""
+"""Verdicts on step times, and their wording. Tables, findings, figures and answers all use this wording."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def plain(interval: Interval, *, bare: bool = False) -> str:
 
 
 def takes_longer(ratio: Interval, *, bare: bool = False, than: bool = False) -> str:
-    """Return words for how much longer the longer step takes: `34 % [31, 38] longer`, `3.1 [2.9, 3.3] times as long`.
+    """Say how much longer the longer step takes: `34 % [31, 38] longer`, `3.1 [2.9, 3.3] times as long`.
 
     With `than`, the words end so that the name of the other case can follow: `34 % longer than`, `3.1 times as long
     as`.
@@ -87,7 +87,7 @@ def takes_longer(ratio: Interval, *, bare: bool = False, than: bool = False) -> 
 
 
 def is_faster(ratio: Interval, *, bare: bool = False, than: bool = False) -> str:
-    """Return words for how much faster the shorter step is: `34 % [31, 38] faster`.
+    """Say how much faster the shorter step is: `34 % [31, 38] faster`.
 
     `ratio` is the longer step's time divided by the shorter one's.
     """
@@ -97,7 +97,7 @@ def is_faster(ratio: Interval, *, bare: bool = False, than: bool = False) -> str
 
 
 def undecided(ratio: Interval, whose: str = "") -> str:
-    """Return words on how much longer or shorter steps may be, from a ratio that is not distinguished from 1.
+    """Say how much longer or shorter steps may be, from a ratio that is not distinguished from 1.
 
     `whose` names the case with these steps. If it is empty, the steps are those of the case that the sentence names
     first.
@@ -107,7 +107,7 @@ def undecided(ratio: Interval, whose: str = "") -> str:
 
 
 def longer_or_shorter(ratio: Interval) -> str:
-    """Return words for the largest differences that an interval allows, such as `19 % longer or 14 % shorter`.
+    """State the largest differences that an interval allows, as in `19 % longer or 14 % shorter`.
 
     `ratio` is a ratio of step times.
     """
@@ -142,7 +142,7 @@ class Judgement:
 
     @property
     def cell(self) -> str:
-        """Return words for the verdict on A, for a table or next to a sentence."""
+        """Return the verdict on A in a few words, for a table or next to a sentence."""
         return CELLS.get(self.verdict, self.verdict)
 
     @property
@@ -151,7 +151,7 @@ class Judgement:
         return self.ratio if self.ratio.value >= 1 else self.ratio.reciprocal()
 
     def phrase(self, *, bare: bool = False) -> str:
-        """Return words for the verdict on A, for a figure or a part of a sentence: `31 % [29, 33] faster`."""
+        """Return the verdict on A as a phrase, for a figure or a part of a sentence: `31 % [29, 33] faster`."""
         if self.verdict == "faster":
             return is_faster(self.by, bare=bare)
         if self.verdict == "slower":
@@ -233,7 +233,7 @@ class Standing:
         return max(0.0, self.ratio.high - 1) if self.ratio.high is not None else float("inf")
 
     def cell(self, what: str = "") -> str:
-        """Return words for the verdict in a table. `what` names the kind of case, such as `strategy`."""
+        """Return the verdict in a few words, for a table. `what` names the kind of case, such as `strategy`."""
         of_it = f" {what}" if what else ""
         best = f"the best{of_it}" if what else BEST
         bound = (
@@ -248,9 +248,9 @@ class Standing:
         }.get(self.verdict, f"{TOO_FEW_WORDS} to compare")
 
     def phrase(self) -> str:
-        """Return words for the verdict next to a point of a figure, such as `37 % longer` or `as good`.
+        """Return the verdict as a phrase next to a point of a figure, such as `37 % longer` or `as good`.
 
-        Empty for too few rounds.
+        Empty if there were too few rounds.
         """
         if self.verdict == SLOWER:
             return takes_longer(self.ratio, bare=True)
@@ -258,5 +258,5 @@ class Standing:
 
 
 def at_most(standings: Iterable[Standing]) -> str:
-    """Return words for the largest `longer` of these standings, such as `at most 1.6 % longer`."""
+    """State the largest `longer` of these standings, as in `at most 1.6 % longer`."""
     return f"at most {format_at_most(max(one.longer for one in standings))} longer"

@@ -156,8 +156,9 @@ class Variance:
 class SessionDrift:
     """The variance of the logarithm of step time from session to session, and its source.
 
-    The source `known` is a given value. `of_launches` is the launches' scatter, by `drift_of`. `of_sessions` is a
-    side's own sessions, and `pooled` is both sides' sessions.
+    The source is `known` if the value was given, and `of_launches` if it was estimated from the scatter of launches
+    (`drift_of`). It is `of_sessions` if the value was estimated from the sessions of one side of the comparison, and
+    `pooled` if from the sessions of both sides.
     """
 
     variance: Variance

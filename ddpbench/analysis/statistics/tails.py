@@ -1,12 +1,13 @@
 """Slow-downs that affect only some rounds, and how well a few rounds can show them. No other module defines this.
 
-A slow-down that affects a share p of rounds affects none of n with probability (1 - p)^n. If it is every tenth round,
-it affects none of five, 59 times in 100. Intervals and means contain nothing that did not occur. So
+A slow-down that affects a share p of rounds affects none of n with probability (1 - p)^n. For example, a slow-down of
+one round in ten affects none of five rounds in 59 of 100 cases. An interval or a mean cannot show what did not occur.
+So
 
 - `missed_share` accompanies verdicts: up to 1 - 0.05^(1/n) of all rounds may be slow though none of n is (95 %
   confidence; Hanley & Lippman-Hand, JAMA 249 (1983), who give 3/n);
 - a comparison of two sides calls them equivalent only from `ROUNDS_TO_SEE` rounds on (two runs: launches per side);
-- if the interval is not the mean's, the mean has to agree with the verdict, also with `FURTHER` more rounds as far off
+- if the interval is not that of the mean, the mean has to agree with the verdict, also with `FURTHER` more rounds as far off
   as the furthest (`agrees`). Otherwise a comparison that looks after every round would stop when few were slow.
 
 The intervals of a sweep and of two runs are the mean's. They need no such check, because an outlying round makes them
@@ -39,7 +40,7 @@ def missed_share(rounds: int) -> float:
 
 
 def missed_words(count: int, noun: Literal["rounds", "launches"]) -> str:
-    """Return words for the share of rounds or launches that may be slow although none of `count` is."""
+    """State the share of rounds or launches that may be slow although none of `count` is."""
     return f"a slow-down of up to {format_at_most(missed_share(count))} of {noun} may not have been seen"
 
 
@@ -56,7 +57,8 @@ def mean_and_further(logs: Sequence[float]) -> tuple[float, float]:
 def agrees(verdict: Literal["faster", "slower", "equivalent"], logs: Sequence[float], margin: float) -> bool:
     """Return whether the mean of log ratios supports the verdict on the typical ratio.
 
-    The mean must also support it if `FURTHER` values, as far off as the furthest, are added.
+    The mean must still support it if `FURTHER` more values are added that are all equal to the lowest or to the highest
+    value.
     """
     low, high = mean_and_further(logs)
     limit = math.log1p(margin)
@@ -72,7 +74,7 @@ def too_few_words(count: int, noun: Literal["rounds", "launches"]) -> str:
 
 
 def unseen_words(count: int, noun: Literal["rounds", "launches"]) -> str:
-    """Return words that call `count` rounds or launches too few to include rare slow ones, and say how many suffice."""
+    """Say that `count` rounds or launches are too few to include rare slow ones, and how many suffice."""
     # An interleaved comparison adds rounds by itself until there are enough.
     how = "" if noun == "rounds" else f" (set budget.rounds_min, or a test's rounds, to {ROUNDS_TO_SEE})"
     return f"{count} {noun} are too few to see rare slow ones: {ROUNDS_TO_SEE} do{how}"

@@ -1,7 +1,8 @@
 """A single instrumented step as it happened, with every rank's spans, transfers and waits on one clock.
 
-The case is the one with which the run's sentences compare others. Its launch is the one with the median step, and the
-step is the one nearest that launch's median. A step's length is that of its slowest rank.
+The step is chosen as follows. The case is the reference with which the run's sentences compare other cases. Of its
+launches, the one with the median step time is used. Of this launch's steps, the one closest to the median is shown. A
+step's length is that of its slowest rank.
 """
 
 from __future__ import annotations

@@ -10,16 +10,16 @@ once and exchange nothing, ran at the same n. If their computation takes r, the 
 
     contention:  (r - q) / T        the strategy's own:  (p - r) / T.
 
-This needs independent ranks to be the bound that they are meant to be. If they took longer than the case itself, the
-two losses would be large, of opposite signs, and both wrong, so they are not separated (`outrun`).
+This is only valid if independent ranks are faster than the case. If they took longer than the case itself, the two
+losses would be large, of opposite signs, and both wrong. They are then not separated (`outrun`).
 
 The efficiency E is that of timed steps. The difference between the two kinds of steps, F - E, is a separate loss,
 `timed`. It contains the cost of instrumenting in either case, ranks that are not in step, and chance.
 
-All of this is computed round by round, in the rounds that have every launch it needs. A loss is the median over
-rounds, with the interval of a median (`stats.median_launch`), because no interval around the mean of a few rounds is
-valid. The efficiency is that of the whole report, a geometric mean. Medians do not add up exactly, so the remainder of
-1 - E is listed separately as `rest`. It includes effects that make a few rounds much slower.
+All of this is computed round by round, in the rounds that have every launch it needs. A loss is the median over rounds,
+with the interval of a median (`stats.median_launch`), because no interval around the mean of a few rounds is valid. The
+efficiency is that of the whole report, a geometric mean. Medians do not add up exactly, so the remainder of 1 - E is
+listed separately as `rest`. It includes effects that make a few rounds much slower.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def losses(
 
 
 def of_rounds(rounds: Sequence[Mapping[str, float]], efficiency: float) -> dict[str, Interval]:
-    """Return the median of each loss over the rounds, and as `rest` what the medians leave of 1 - efficiency.
+    """Return the median of each loss over the rounds, and as `rest` the part of 1 - efficiency that they leave over.
 
     `rest` has no interval.
     """

@@ -80,7 +80,7 @@ class CaseResult:
 
     @property
     def noise(self) -> str:
-        """Return words for disturbances of the launches, and for settings in which ranks differed from the case."""
+        """Describe disturbances of the launches, and settings in which ranks differed from the case."""
         return "; ".join(filter(None, [noise_words(self.run.good), other_settings(self.run)]))
 
     @cached_property
@@ -246,7 +246,7 @@ class CaseResult:
 
     @property
     def server_share_s(self) -> float | None:
-        """Return the seconds of a fork server's start-up that belong to one launch, as a mean over launches."""
+        """Return a launch's share of its fork server's start-up, in seconds, as a mean over launches."""
         if self.start is None:
             return None
         return sum(launch.server_s for launch in self.run.good) / len(self.run.good)
