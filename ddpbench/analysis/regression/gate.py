@@ -135,7 +135,7 @@ def _same(test: str, own: CaseRun, side: Side) -> CaseRun | None:
 
 
 def _of_session(run: CaseRun, number: int) -> CaseRun:
-    """Return the case with `number` in the names of its sessions, so that they differ from those of other baselines."""
+    """Return the case with `number` added to the names of its sessions, which are then unique among the baselines."""
 
     def numbered(launch: Launch) -> Launch:
         if launch.timing is None:

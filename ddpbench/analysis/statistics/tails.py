@@ -7,8 +7,9 @@ So
 - `missed_share` accompanies verdicts: up to 1 - 0.05^(1/n) of all rounds may be slow though none of n is (95 %
   confidence; Hanley & Lippman-Hand, JAMA 249 (1983), who give 3/n);
 - a comparison of two sides calls them equivalent only from `ROUNDS_TO_SEE` rounds on (two runs: launches per side);
-- if the interval is not that of the mean, the mean has to agree with the verdict, also with `FURTHER` more rounds as far off
-  as the furthest (`agrees`). Otherwise a comparison that looks after every round would stop when few were slow.
+- if the verdict's interval is not that of the mean, the mean has to agree with the verdict. It must still agree if
+  `FURTHER` more rounds are added that are as far off as the furthest one (`agrees`). Otherwise a comparison that looks
+  after every round would stop at a moment when only few of its rounds were slow.
 
 The intervals of a sweep and of two runs are the mean's. They need no such check, because an outlying round makes them
 so wide that they show nothing.
