@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddpbench.errors import RequestError
-from ddpbench.launch.interleave.own_files import check_own_files
+from ddpbench.launch.interleave.own_files import check_own_files, with_overrides
 from ddpbench.launch.interleave.sides import parse_side, place
 from ddpbench.shipped import shipped_experiments
 from tests.repositories import begin_repository, git
@@ -43,7 +43,8 @@ def check(
     one, other = parse_side("base", base), parse_side("new", new)
     out = experiment.parent / "out"
     try:
-        check_own_files((place(one, experiment, out, other), place(other, experiment, out, one)), overrides)
+        sides = (place(one, experiment, out, other), place(other, experiment, out, one))
+        check_own_files([with_overrides(side, overrides) for side in sides])
     except RequestError as error:
         return str(error)
     return ""
@@ -155,6 +156,62 @@ def test_a_module_is_imported_from_each_sides_code(repository: Path, monkeypatch
     assert check(experiment, "base.strategy=nowhere.at_all:Own") == ""  # reported when the side starts
 
 
+def test_both_sides_name_their_files_alike_from_a_folder_below(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code in the working directory is that of its repository, if the other side is a whole one too."""
+    below = repository / "bench"
+    monkeypatch.chdir(below)
+    here, out = parse_side("new", []), repository.parent / "out"
+
+    def folder(word: str) -> Path | None:
+        return place(here, below / "step.toml", out, parse_side("base", [word])).folder
+
+    assert folder("ref=main") == folder(f"path={repository}") == repository
+    for word in ("path=../lib", "set=base.local_batch=4"):
+        assert folder(word) is None
+    monkeypatch.chdir(repository)
+    assert folder("ref=main") is None
+
+
 def test_hooks_that_ship_with_ddpbench_measure_each_sides_training(repository: Path) -> None:
     experiment = shipped_experiments() / "own_strategy.toml"
     assert check(experiment, "base.workload=bench/train.py:Measured") == ""
+
+
+def test_a_path_is_meant_from_the_working_directory_in_a_folder_below_too(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(repository / "bench")
+    experiment = tmp_path / "shipped" / "quick.toml"
+    experiment.parent.mkdir()
+    experiment.write_text("")
+
+    def seen(word: str, *overrides: str) -> tuple[str, ...]:
+        return with_overrides(
+            place(parse_side("base", [word] if word else []), experiment, tmp_path / "out"), overrides
+        ).overrides
+
+    given = ("workload=train.py:Measured", "base.workload=replay:profile.json", "base.local_batch=4")
+    for word in ("ref=main", f"path={repository}"):
+        assert seen(word, *given) == (
+            'workload="bench/train.py:Measured"',
+            'base.workload="replay:bench/profile.json"',
+            "base.local_batch=4",
+        )
+        assert seen(word, 'axes.strategy=["ddp", "hook.py:Own"]') == (
+            'axes.strategy=["ddp", "bench/hook.py:Own"]',
+        )
+        unchanged = (
+            "workload=gone.py:M",
+            "base.strategy=ddp",
+            "algorithm=bench/ring.py:Own",
+            "budget.until_s=1",
+        )
+        assert seen(word, *unchanged) == unchanged
+    for word in ("", "path=."):  # its processes start in this folder
+        assert seen(word, *given) == given
+    (experiment.parent / "train.py").touch()  # next to the experiment comes first
+    assert seen("ref=main", given[0]) == given[:1]
+    monkeypatch.chdir(repository)
+    assert seen("ref=main", given[0]) == given[:1]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ddpbench.errors import LaunchError, OutputError, RequestError, SideError
-from ddpbench.launch.interleave.own_files import check_own_files
+from ddpbench.launch.interleave.own_files import check_own_files, with_overrides
 from ddpbench.launch.interleave.sides import (
     COPIES,
     Placed,
@@ -136,9 +136,7 @@ def interleave(asked: ComparisonRequest, listener: ComparisonListener) -> Change
         seed = random.SystemRandom().randrange(2**31)
         order = f"budget.seed={seed}"  # the same for both sides, so that their launches of a case overlap
         cores = read_hardware().cores
-        turns = Turns(
-            sides, out, listener, (*without_order(asked.overrides), order, *own), asked.turns, cores
-        )
+        turns = Turns(sides, out, listener, (order, *own), asked.turns, cores)
     except (RequestError, KeyboardInterrupt):
         made.remove()
         raise
@@ -168,8 +166,12 @@ def _placed(asked: ComparisonRequest, code: Path) -> tuple[Placed, Placed]:
         OutputError: the code cannot be written.
     """
     base, new = asked.base, asked.new
-    sides = place(base, asked.experiment, code, new), place(new, asked.experiment, code, base)
-    check_own_files(sides, asked.overrides)
+    overrides = without_order(asked.overrides)
+    sides = (
+        with_overrides(place(base, asked.experiment, code, new), overrides),
+        with_overrides(place(new, asked.experiment, code, base), overrides),
+    )
+    check_own_files(sides)
     return sides
 
 

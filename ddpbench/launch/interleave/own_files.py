@@ -9,18 +9,19 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ddpbench.errors import RequestError
 from ddpbench.launch.interleave.sides import Placed, top_of
 from ddpbench.launch.interleave.turns import side_environment
-from ddpbench.launch.own_workloads import OWN_SETTINGS, file_in, resolved
+from ddpbench.launch.own_workloads import OWN_SETTINGS, file_in, resolved, with_file
 from ddpbench.shipped import shipped_experiments
 from ddpbench.spec import documents
 from ddpbench.spec import overrides as sets
+from ddpbench.text_safety import toml_text
 from ddpbench.user_files import is_import_path
 from ddpbench.workloads.shipped import PREFIX
 
@@ -41,15 +42,56 @@ class _Named:
         return self.name.startswith(PREFIX)
 
 
-def check_own_files(sides: Sequence[Placed], overrides: Sequence[str] = ()) -> None:
+def with_overrides(side: Placed, overrides: Sequence[str]) -> Placed:
+    """Return a side with the settings of both sides in addition to its own.
+
+    A path is meant from the experiment's folder or from the working directory. If the side's folder is a repository's
+    root and the working directory is below one, the second kind of path is changed to one from the root.
+    """
+    here, top = Path.cwd().resolve(), top_of(Path.cwd())
+    given = (*overrides, *side.spec.overrides)
+    folder = side.folder
+    if folder is None or top in (None, here) or not (side.spec.ref or top_of(folder) == folder.resolve()):
+        return replace(side, overrides=given)
+    assert top is not None
+
+    def from_root(name: str) -> str:
+        file = file_in(name)
+        if not file or Path(file).is_absolute() or (side.experiment.parent / file).is_file():
+            return name
+        path = (here / file).resolve()
+        return with_file(name, path.relative_to(top)) if path.is_file() and path.is_relative_to(top) else name
+
+    return replace(side, overrides=tuple(_changed(text, from_root) for text in given))
+
+
+def _changed(override: str, change: Callable[[str], str]) -> str:
+    """Return an override with each name of a strategy, workload or algorithm replaced by `change(name)`."""
+    key, equals, raw = override.partition("=")
+    if not equals or key.strip().removeprefix("base.").removeprefix("axes.") not in OWN_SETTINGS:
+        return override
+    try:
+        value = documents.parse(f"value = {raw}")["value"]
+    except ValueError:
+        value = raw.strip()  # a text without quotes
+    names = value if isinstance(value, list) else [value]
+    if not all(isinstance(name, str) for name in names):
+        return override  # refused when the side starts
+    changed = [change(name) for name in names]
+    if changed == names:
+        return override
+    written = ", ".join(map(toml_text, changed))
+    return f"{key}={f'[{written}]' if isinstance(value, list) else written}"
+
+
+def check_own_files(sides: Sequence[Placed]) -> None:
     """Check that every user's file that a side measures is in the side's own code.
 
     Nothing is checked if both sides are the code in the working directory. Also allowed are a profile outside of both
     sides' repositories, and strategies and algorithms that ship with ddpbench as experiments.
 
     Args:
-        sides: both sides.
-        overrides: the settings of both sides.
+        sides: both sides, as returned by `with_overrides`.
 
     Raises:
         RequestError: a file is outside a side's code; the message says what to give instead.
@@ -59,7 +101,7 @@ def check_own_files(sides: Sequence[Placed], overrides: Sequence[str] = ()) -> N
     codes = [side.folder if side.spec.path and side.folder else Path.cwd() for side in sides]
     tops = [*dict.fromkeys(top_of(code) or code.resolve() for code in codes)]
     for side in sides:
-        for named in _named(side.experiment, [*overrides, *side.spec.overrides]):
+        for named in _named(side.experiment, side.overrides):
             _check(side, named, tops)
 
 

@@ -212,6 +212,8 @@ class Placed:
     commit: str
     """The commit of the side's code, with `+` if its folder has changes or new files; empty outside a repository."""
     experiment: Path
+    overrides: tuple[str, ...] = ()
+    """All settings of the command line for this side, with paths that hold in its folder."""
 
     @property
     def notes(self) -> list[str]:
@@ -249,6 +251,8 @@ def place(spec: SideSpec, experiment: Path, out: Path, other: SideSpec | None = 
     folder = _checked_folder(spec)
     if spec.ref:
         folder = _exported(_repository(spec), spec, out)
+    elif folder is None and other is not None and _is_whole_code(other):
+        folder = _root_above()
     own = experiment.resolve()
     if folder is not None:
         compared = [Path(side.path or Path.cwd()) for side in (spec, other) if side is not None]
@@ -256,6 +260,21 @@ def place(spec: SideSpec, experiment: Path, out: Path, other: SideSpec | None = 
     return Placed(
         spec=spec, python=python, folder=folder, commit=_commit_of(spec, folder, out), experiment=own
     )
+
+
+def _is_whole_code(spec: SideSpec) -> bool:
+    """Return whether a side names a commit, or the folder of a whole repository."""
+    folder = Path(spec.path).resolve() if spec.path else None
+    return bool(spec.ref) or (folder is not None and folder.is_dir() and top_of(folder) == folder)
+
+
+def _root_above() -> Path | None:
+    """Return the root of the repository if the working directory is in a folder below it; else None.
+
+    A side without a folder of its own then starts there, so that both sides name their files alike.
+    """
+    top = top_of(Path.cwd())
+    return None if top == Path.cwd().resolve() else top
 
 
 def same_code(base: Placed, new: Placed) -> str:

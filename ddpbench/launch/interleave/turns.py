@@ -113,6 +113,7 @@ class Turns:
     out: Path
     listener: TurnsListener
     overrides: Sequence[str] = ()
+    """Settings of both sides, in addition to each side's own."""
     turns: TurnKind = "launches"
     cores: Sequence[int] = ()
     """The cores on which both sides measure."""
@@ -335,7 +336,7 @@ class _Process:
             [
                 *(placed.python, "-P", "-X", "faulthandler", "-m", "ddpbench.launch.interleave.turn"),
                 *(str(placed.experiment), str(run.absolute())),
-                *(word for text in (*overrides, *placed.spec.overrides) for word in ("--set", text)),
+                *(word for text in (*overrides, *placed.overrides) for word in ("--set", text)),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
