@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import FrameType
 from typing import Any, NoReturn
@@ -41,7 +41,7 @@ from ddpbench.cli import list as list_command
 from ddpbench.cli import show as show_command
 from ddpbench.cli.lines import note_words, say, show
 from ddpbench.errors import DdpbenchError, InUseError, RequestError, nearest
-from ddpbench.installed import functions, packages_with, with_features
+from ddpbench.installed import functions, listed, packages_with, with_features
 from ddpbench.text_safety import on_one_line, shortened, within
 from ddpbench.version import VERSION
 
@@ -99,7 +99,20 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
             )
         for add_parser in registered:
             add_parser(commands)
+    if not words or words[0] in _HELP:
+        parser.epilog = f"{_installed_commands(commands.choices)}{_EPILOG}"
     return parser
+
+
+_HELP = ("-h", "--help")
+
+
+def _installed_commands(known: Iterable[str]) -> str:
+    """Return lines for the help on the commands of installed packages, except `known` names; empty without any."""
+    lines = [
+        f"  {on_one_line(name)}  {on_one_line(words)}\n" for name, words in listed("command", known).items()
+    ]
+    return f"commands of installed packages:\n{''.join(sorted(lines))}\n" if lines else ""
 
 
 def _print_help(parser: argparse.ArgumentParser) -> int:
@@ -399,14 +412,19 @@ class _Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse a value that is not among the choices, and name the nearest choice."""
         if action.choices is not None and value not in action.choices:
-            advice = nearest(str(value), map(str, action.choices))
+            choices = [*map(str, action.choices)]
+            if action.dest == "command":
+                choices += listed("command", choices)
+            advice = nearest(str(value), choices)
             raise argparse.ArgumentError(action, f"invalid choice {shortened(value)}; {advice}")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse the arguments. Report unknown arguments in the name of the given subcommand."""
+        words = [*(sys.argv[1:] if args is None else args)]
+        if words and self._is_unknown_flag(words[0]):  # argparse would only say that a command is missing
+            self.error(f"unrecognized arguments: {words[0]}")
         known, unknown = self.parse_known_args(args, namespace)
         if unknown:
-            words = [*(sys.argv[1:] if args is None else args)]
             if unknown[0] in words[: words.index(known.command)]:
                 self.error(f"unrecognized arguments: {' '.join(unknown)}")
             (commands,) = (one for one in self._actions if isinstance(one, argparse._SubParsersAction))
@@ -419,6 +437,12 @@ class _Parser(argparse.ArgumentParser):
                 hint = "; set an experiment's settings with --set KEY=VALUE"
             parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return known
+
+    def _is_unknown_flag(self, word: str) -> bool:
+        """Return whether a word is a flag that this parser lacks, also as an abbreviation."""
+        flag, known = word.partition("=")[0], self._option_string_actions
+        is_flag = word.startswith("-") and bool(flag.strip("-"))
+        return is_flag and flag[:2] not in known and not any(one.startswith(flag) for one in known)
 
     def error(self, message: str) -> NoReturn:
         """Print the error without the usage, which would hide it for a command with many options."""

@@ -756,8 +756,10 @@ class RunDir:
             raise self._is_none(path.name) from None
 
     def _is_none(self, missing: str = "plan.json") -> IdentityError:
-        near = "" if self.path.exists() else meant_path(self.path, is_run)
-        return IdentityError(f"{self.path} is not a run directory: {missing} is missing{near}")
+        if not self.path.exists():
+            near = meant_path(self.path, is_run) or ": give a run directory"
+            return IdentityError(f"{self.path} does not exist{near}")
+        return IdentityError(f"{self.path} is not a run directory: {missing} is missing")
 
 
 _MOST_HOLDER = 400

@@ -45,7 +45,7 @@ def test_a_working_directory_that_is_gone_is_named(
     assert run([word.replace("RUN", str(run_path)) for word in words]) > 0
     said = capsys.readouterr().err
     if words[0] == "report":
-        assert "run is not a run directory" in said
+        assert "run does not exist: give a run directory" in said
     else:
         assert "the working directory is not there: it was deleted or moved meanwhile" in said
     assert "make the folder" not in said
@@ -227,9 +227,12 @@ def test_a_sweep_whose_reader_leaves_ends_so_wherever_it_is(tmp_path: Path, line
     assert (tmp_path / "code").read_text() == "141\n"
 
 
-def test_a_flag_before_the_command_is_the_command_line_s(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("words", [["--foo", "list"], ["--foo"]])
+def test_a_flag_before_the_command_is_the_command_line_s(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
-        run(["--foo", "list"])
+        run(words)
     assert capsys.readouterr().err == (
         "ddpbench: error: unrecognized arguments: --foo\nFor all options: ddpbench --help\n"
     )

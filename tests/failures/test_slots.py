@@ -245,7 +245,7 @@ def test_a_missing_copy_and_too_few_slots_are_refused(
     run = plan(experiment, tmp_path / "run", ranks=2)
     missing = await_all(slots([run, tmp_path / "nothing"]))
     assert [one.code for one in missing] == [2, 2], missing
-    assert f"{tmp_path / 'nothing'} is not a run directory: plan.json is missing" in missing[0].stderr
+    assert f"{tmp_path / 'nothing'} does not exist: give a run directory" in missing[0].stderr
     few = await_all(slots([run, run]))
     assert [one.code for one in few] == [2, 2], few
     assert "2 nodes with 1 slot each came" in few[0].stderr

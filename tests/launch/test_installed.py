@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import json
 import os
@@ -334,8 +335,23 @@ def test_a_command_of_a_package_is_run_and_a_broken_one_stops_no_other(
     assert run(["idle"]) == 2
     assert "'idle' of the package ddp-topk sets no function to run" in capsys.readouterr().err
     assert run(["list"]) == 0
+    capsys.readouterr()
+    for words, said in (
+        (["no-such-command"], "known: allocation, baseline, bisect, breaks, compare, count-cases, doctor"),
+        (["count-case"], "did you mean 'count-cases'?"),
+    ):
+        with pytest.raises(SystemExit):
+            run(words)
+        assert said in capsys.readouterr().err
+    for words in (["--help"], ["-h"], []):
+        with contextlib.suppress(SystemExit):
+            run(words)
+        shown = capsys.readouterr().out
+        assert "commands of installed packages:\n  breaks  of the package ddp-topk\n  count-cases" in shown
+        assert "  list  of the package" not in shown
     with pytest.raises(SystemExit):
-        run(["no-such-command"])
+        run(["sweep", "--help"])
+    assert "installed packages" not in capsys.readouterr().out
 
 
 def test_sections_of_packages_stand_on_the_page_and_broken_ones_say_why(

@@ -73,7 +73,7 @@ def test_a_plan_that_the_leader_alone_cannot_read_ends_all_slots_at_once(
 
     monkeypatch.setattr(Slot, "attend", attend)
     assert entry.run(tmp_path / "a", env=environment(0)) == EXIT_REQUEST
-    why = f"{tmp_path / 'a'} is not a run directory: plan.json is missing"
+    why = f"{tmp_path / 'a'} does not exist: give a run directory"
     assert f"ddpbench: {why}" in capsys.readouterr().err
     monkeypatch.setattr(Slot, "attend", follow)
     assert entry.run(tmp_path / "b", env=environment(1)) == EXIT_REQUEST

@@ -271,7 +271,7 @@ def _is_whole_code(spec: SideSpec) -> bool:
 def _root_above() -> Path | None:
     """Return the root of the repository if the working directory is in a folder below it; else None.
 
-    A side without a folder of its own then starts there, so that both sides name their files alike.
+    A side that names no folder then starts there, so that both sides name their files alike.
     """
     top = top_of(Path.cwd())
     return None if top == Path.cwd().resolve() else top

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.scaling.curves import CaseCurve, curves_of
@@ -142,6 +142,7 @@ _UNASKED = (*_APART, *OPTIONS, *VIRTUAL)
 _FIELDS = tuple(name for name in (*PANEL, *VARIANT, "bucket_cap_mb") if name not in _UNASKED)
 _LAYOUT = ("nodes", "ranks_per_node")
 """With `_FIELDS`, the names by which `--where` selects, in addition to options and variables."""
+_CASE_FIELDS = frozenset(each.name for each in fields(Case))
 _ABSENT = "none"
 """The value in `--where` that selects curves without an option or variable that other curves have."""
 
@@ -338,6 +339,11 @@ def _where(curves: Sequence[CaseCurve], request: AllocationRequest, run: RunDir)
             apart = [key for key in _names(left) if len({_value(one, key) for one in left}) > 1]
             choices = f"they differ in {', '.join(apart)}" if apart else "there is only one curve to choose"
             near = meant(name, _names(left)) if name not in _names(left) else ""
+            if name not in {*_names(left), *_CASE_FIELDS}:
+                raise RequestError(
+                    f"{command('--where', f'{name}={asked}')}: {name} is not a setting of a case in {run.path}; "
+                    f"{near}{choices}"
+                )
             known = f"{near}no curve has one {name} for all its ranks; {choices}"
         raise RequestError(f"{command('--where', f'{name}={asked}')}: no such curve in {run.path}; {known}")
     return left
