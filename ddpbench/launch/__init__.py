@@ -1,1 +1,1 @@
-"""Plan launches, start and watch ranks, and run a sweep from its experiment to its table."""
+"""Plan launches, start and watch ranks, and run a whole sweep, from reading its experiment to its table of results."""

@@ -15,7 +15,7 @@ _COMPARED = ("backend", "launcher", "device")
 def unanswerable(experiment: Experiment, entries: Sequence[PlannedCase], devices: Devices) -> str:
     """Return why these cases cannot answer the experiment's question on this machine, with advice; empty if they can.
 
-    The text is also empty for an experiment with claims, because each claim is decided by its own pairs of cases.
+    It is also empty for an experiment with claims, because each claim is decided by its own pairs of cases.
     """
     if experiment.claims:
         return ""
@@ -53,9 +53,9 @@ def _is_measured_alone(case: Case) -> bool:
 
 
 def _lost(experiment: Experiment, planned: Sequence[Case], runnable: Sequence[Case]) -> str:
-    """Return words for an axis (backend, launcher or device) of which only one of several values can run here.
+    """Return a phrase that names an axis (backend, launcher or device) with several values, if only one can run here.
 
-    The text is empty if several values can run.
+    It is empty if there is no such axis.
     """
     for name in (name for name in _COMPARED if name in experiment.axes):
         every, left = (

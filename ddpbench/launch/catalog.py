@@ -26,7 +26,7 @@ from ddpbench.workloads.shipped import PREFIX
 
 
 class _OwnOptions(BaseModel, extra="allow", frozen=True):
-    """Options of a user's class, unchecked, because only a rank imports the class that declares them."""
+    """The options of a user's class. They are unchecked, because only ranks import the class that declares them."""
 
 
 def _nothing(_: Case) -> None:
@@ -35,9 +35,9 @@ def _nothing(_: Case) -> None:
 
 @contextmanager
 def _environment_kept() -> Iterator[None]:
-    """Restore environment variables at the end of the context, because importing a user's file may change them.
+    """Restore the environment variables at the end of the context, because importing a user's file may change them.
 
-    Otherwise the ranks of all cases would inherit the changes.
+    Without this, the ranks of all cases would inherit the changes.
     """
     before = dict(os.environ)
     try:
@@ -51,8 +51,8 @@ def _environment_kept() -> Iterator[None]:
 class TableCatalog:
     """A catalog of the strategies and workloads in the tables of their packages, and of users' classes.
 
-    Users' files and profiles are first looked for in `folder`, which holds the experiment. `batches` maps the names
-    of users' workloads to the local batches that their classes state.
+    Users' files and profiles are searched for first in `folder`, the experiment's folder. `batches` maps the names of
+    users' workloads to the local batch sizes that their classes set.
     """
 
     def __init__(self, folder: Path | None = None, batches: Mapping[str, int] | None = None) -> None:

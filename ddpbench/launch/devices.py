@@ -1,4 +1,4 @@
-"""Find the GPUs that torch can use on this machine, and skip cases that need devices or programs it lacks."""
+"""Find the GPUs that torch can use on this machine, and skip cases that need devices or programs it does not have."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BF16_CAPABILITY = 8.0
 
 
 def usable_devices(hardware: Hardware) -> Devices:
-    """Return the devices that torch can use. Torch is started, in a new process, only if there are signs of a GPU."""
+    """Return the devices that torch can use. A process with torch is started only if there are signs of a GPU."""
     if not hardware.may_have_gpus:
         return hardware.devices(gpus=0)
     with GuardedFolder("ddpbench-") as path:
@@ -32,9 +32,9 @@ def usable_devices(hardware: Hardware) -> Devices:
 
 
 def check_devices(experiment: Experiment, devices: Devices) -> None:
-    """Check that this machine has at least one of the experiment's backends, and of its launchers and devices.
+    """Check that this machine has one or more of the experiment's backends, of its launchers, and of its devices.
 
-    If only some of them are missing, the cases that need them are skipped later.
+    If only some are missing, the cases that need these are skipped later.
 
     Raises:
         MachineError: all backends, all launchers or all devices of the experiment are missing.
@@ -62,7 +62,7 @@ def check_devices(experiment: Experiment, devices: Devices) -> None:
 def missing_backend(backend: str) -> str:
     """Return why ranks cannot use this backend on this machine, and what to do.
 
-    The text is empty if they can. It is also empty for backends that depend on GPUs, which are checked elsewhere.
+    The text is empty if they can use it, and for backends that depend on GPUs, which are checked elsewhere.
     """
     if backend == "ucc" and not has_ucc():
         return (
@@ -75,7 +75,7 @@ def missing_backend(backend: str) -> str:
 def missing_launcher(launcher: str) -> str:
     """Return why this launcher cannot start ranks on this machine, and what to do.
 
-    The text is empty if it can, and also for `slurm`, because only a job can tell.
+    The text is empty if it can, and for `slurm`, because only a job can find out.
     """
     return _refusal(lambda: check_launcher(launcher)) if launcher != "slurm" else ""
 

@@ -1,4 +1,4 @@
-"""Find experiment files by path, or by name in ./experiments and among those that come with ddpbench."""
+"""Find experiment files by path, or by name in ./experiments and among the experiments that come with ddpbench."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddpbench.text_safety import command
 
 
 def experiment_folders() -> list[Path]:
-    """Return the folders to search in order: `./experiments`, then the one that comes with ddpbench.
+    """Return the folders to search, in order: `./experiments`, then the folder that comes with ddpbench.
 
     `./experiments` is left out if a different user made it, or if this user may not enter the working directory.
     """
@@ -36,7 +36,7 @@ def known_experiments() -> dict[str, Path]:
 
 
 def is_not_meant(name: str) -> bool:
-    """Return whether a name means a known experiment even if there is a file or folder with that name.
+    """Return whether a name means a known experiment although a file or folder with that name may exist here.
 
     This is so if a different user may have put the file or folder there, or if this user may not enter the working
     directory.
@@ -50,7 +50,7 @@ def _reaches_here() -> bool:
 
 
 def find_experiment(name: str) -> Path:
-    """Return the experiment file or run directory that a name or path means.
+    """Return the experiment file or run directory that `name`, which may also be a path, stands for.
 
     Raises:
         RequestError: neither an experiment nor a run directory has that name or path.

@@ -54,7 +54,10 @@ class JobShape:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedFor:
-    """An experiment with its values of `auto` resolved for some nodes, and its cases, skipped if they do not fit."""
+    """An experiment with `auto` resolved for given nodes, and its cases.
+
+    Cases that do not fit the nodes are skipped.
+    """
 
     experiment: Experiment
     cases: tuple[PlannedCase, ...]
@@ -67,8 +70,8 @@ def planned_for(
 ) -> PlannedFor:
     """Return the experiment's cases on nodes of this shape.
 
-    World sizes of `auto` become 1, 2, 4 ... up to the number of ranks that fit on the nodes. If the experiment does
-    not say how many nodes a case has, the case gets the fewest that have room for it. A case that does not fit is
+    The world size `auto` becomes 1, 2, 4 ... up to the number of ranks that fit on the nodes. If the experiment does
+    not say how many nodes a case has, the case gets as few nodes as have room for it. A case that does not fit is
     skipped, with a reason.
 
     Raises:
@@ -130,7 +133,7 @@ def write_run(run: RunDir, plan: Plan, machine: dict[str, Any]) -> None:
 
 
 def _devices(experiment: Experiment, here: Devices, shape: JobShape) -> Devices:
-    """Return the devices from which `auto` is resolved: a GPU or enough cores for each rank that fits on the nodes."""
+    """Return the devices by which `auto` is resolved: a GPU, or enough cores, for each rank that fits on the nodes."""
     base = experiment.base
     kind = here.kind if base.device == "auto" else base.device
     return Devices(
@@ -149,7 +152,7 @@ def _under_launcher(experiment: Experiment, launcher: Literal["torchrun", "slurm
 def _fitted(entry: PlannedCase, shape: JobShape, catalog: Catalog, *, free: bool) -> PlannedCase:
     """Return the planned case as it runs on these nodes, with a skip reason if it does not fit.
 
-    If `free`, the experiment leaves the number of nodes open, and the case gets the fewest that have room for it.
+    If `free`, the experiment leaves the number of nodes open, and the case gets as few nodes as have room for it.
     """
     if entry.skip_reason is not None:
         return entry

@@ -1,4 +1,4 @@
-"""The emulated networks of a sweep, which are made and checked before the first launch, and removed at the end."""
+"""The emulated networks of a sweep. They are made and checked before the first launch, and removed at the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_AT_ONCE = 24
 
 
 def made_links(case: Case) -> Links:
-    """Return the links to emulate for a case, which are its links slowed by its dilation and its shrink factor."""
+    """Return the links to emulate for a case: its nominal links, slowed by its dilation and its shrink factor."""
     return Links.parse(case.fabric).slowed(dilation=case.dilation, shrink=case.shrink)
 
 
@@ -34,7 +34,7 @@ def check_drawable(cases: Iterable[Case]) -> None:
     """Check that the emulated networks of these cases are possible, before anything is started.
 
     Raises:
-        FabricError: a case's network has too many parts, or links that are too slow once slowed down.
+        FabricError: a case's network has too many parts, or its links would be too slow after dilation and shrink.
     """
     from ddpbench.fabric.topology import draw
 
@@ -47,7 +47,7 @@ class Fabrics:
     """Makes the emulated networks of cases; a context manager that removes them all at the end."""
 
     def __init__(self, run: RunDir, preparing: Callable[[str], None]) -> None:
-        """`preparing` is called with words on the current work."""
+        """`preparing` is called with a phrase that describes the current work."""
         self._run = run
         self._preparing = preparing
         self._standing: dict[tuple[Any, ...], Fabric] = {}
@@ -65,7 +65,7 @@ class Fabrics:
                 self._of(case)
 
     def placed(self, plan: LaunchPlan) -> LaunchPlan:
-        """Return the launch with each rank's network namespace and rendezvous host; unchanged without emulated links.
+        """Return the launch with each rank's network namespace and rendezvous host; unchanged if its links are real.
 
         Raises:
             FabricError: the network cannot be made here, or does not carry the requested rate.

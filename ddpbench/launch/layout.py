@@ -114,11 +114,12 @@ def launcher_lines(nodes: Nodes, run: RunDir) -> Lines:
 
 
 def srun(nodes: int, ranks_per_node: int) -> str:
-    """Return the srun command that starts one process (a slot) per rank in a Slurm allocation.
+    """Return the srun command that starts one process per rank, called a slot, in a Slurm allocation.
 
-    If one slot fails, srun ends all. Slots get the environment in which the command is run, even if the job was given
-    a different one. Slurm binds no slot to cores, because slots divide all of the job's cores on their node among
-    their ranks. The command requests no cores per task, because from Slurm 22.05 on the step would get no others.
+    If one slot fails, srun ends all slots. Slots get the environment in which the command is run, even if the job was
+    given a different one. Slurm does not bind slots to cores; instead, the slots of a node divide the job's cores on
+    this node among their ranks. Therefore the command requests no cores per task: from Slurm 22.05 on, the step would
+    get only the requested cores.
     """
     return (
         f"srun --nodes={nodes} --ntasks={nodes * ranks_per_node} --ntasks-per-node={ranks_per_node} "
@@ -152,7 +153,7 @@ def lines_of(run: RunDir, **changes: Any) -> Lines:
     """Return the command lines of a planned run directory; `changes` replace fields of its `Nodes`.
 
     Raises:
-        RequestError: this is not a run directory, or not one planned for a launcher.
+        RequestError: this is not a run directory, or the run was not planned for a launcher.
     """
     context = read_machine(run).get("context", {})
     try:

@@ -16,20 +16,20 @@ class Listener:
     """Names of the plan's cases, once the plan is made."""
 
     def planned(self, plan: Plan, run: RunDir, done: int, estimate_s: float) -> None:
-        """Handle the finished plan. `done` of its launches are done; the rest takes about `estimate_s`."""
+        """Handle the finished plan. `done` launches are already done; the rest takes about `estimate_s` seconds."""
         self.names = plan.names
 
     def preparing(self, what: str) -> None:
         """Handle the start of work other than a launch, which `what` describes."""
 
     def looked_at(self, what: str) -> None:
-        """Handle a sentence (`what`) on the trial of a user's workload, or on cases that a rank excluded."""
+        """Handle a sentence (`what`) about the trial of a user's workload, or about cases that a rank excluded."""
 
     def launch_started(self, entry: PlannedCase, what: str, done: int, total: int, left_s: float) -> None:
-        """Handle the start of a launch, the proof or a measurement of a case.
+        """Handle the start of a launch, which is the proof or a measurement of a case.
 
         `what` is `proof` or, for example, `round 3`. `done` of `total` launches are done. `left_s` is the estimated
-        time that the rest of the promised rounds takes, seconds.
+        time (s) for the remaining launches of the first `rounds_min` rounds.
         """
 
     def pulse(self, entry: PlannedCase, pulse: Pulse, samples_per_s: float | None) -> None:

@@ -1,4 +1,4 @@
-"""Predicts the memory that all ranks of a case need together, before anything is started."""
+"""Predict, before anything is started, the memory that all ranks of a case need together."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def needed_bytes(case: Case) -> int | None:
 
 
 def _gathered(case: Case) -> int:
-    """Return how many copies of other ranks' gradients are in the memory of all ranks at once."""
+    """Return how many copies of other ranks' gradients all ranks together hold in memory at once."""
     ranks = case.world_size
     # In the proof of an asynchronous server, every rank keeps one version of its parameters per worker.
     known = {"master": ranks, "naive_ring": ranks * ranks, "async_server": ranks * ranks}

@@ -1,4 +1,4 @@
-"""The batch sizes that users' classes state, read in a rank, because only ranks import users' classes."""
+"""The batch sizes that users' classes set. They are read in a rank, because only ranks import users' classes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ def own_names(experiment: Experiment) -> list[str]:
 
 
 def stated_batches(names: Iterable[str]) -> dict[str, int]:
-    """Return the batch sizes that users' workloads state, by name. No process is started if no class can state one.
+    """Return the batch sizes that users' workloads set, by name.
+
+    No process is started if none of the classes can set one.
 
     A class that cannot be imported is left out; a later inspection reports what is wrong with it.
 
     Raises:
-        WorkloadError: a class states a batch size that no case can have.
+        WorkloadError: a class sets a batch size that no case can have.
     """
     able = [name for name in names if may_state_batch(name)]
     if not able:
@@ -58,7 +60,7 @@ def stored_batches(stored: StoredPlan | None) -> dict[str, int]:
 
 
 def may_state_batch(name: str) -> bool:
-    """Return whether a class may state a batch size, judged by the text of its file; True if the text does not tell."""
+    """Return whether a class may set a batch size, according to its file's text; True if the text leaves it open."""
     attribute = name.rpartition(":")[2]
     tree = tree_of(name)
     if tree is None:
@@ -71,7 +73,7 @@ def may_state_batch(name: str) -> bool:
 
 
 def _batchless(base: ast.expr) -> bool:
-    """Return whether a base class is known to state no batch size."""
+    """Return whether a base class certainly sets no batch size."""
     base = base.value if isinstance(base, ast.Subscript) else base
     return isinstance(base, ast.Name) and base.id in _BATCHLESS_BASES
 
@@ -89,7 +91,7 @@ def _set_later(tree: ast.Module, attribute: str) -> bool:
 
 
 def batch_notes(experiment: Experiment, batches: Mapping[str, int]) -> list[str]:
-    """Return sentences on how the batch sizes that users' classes state are used, or overruled by the experiment."""
+    """Return sentences that say which batch sizes of users' classes are used, and which the experiment overrides."""
     base, axes = experiment.base, experiment.axes
     local = axes.get("local_batch", [base.local_batch])
     whole = axes.get("global_batch", [base.global_batch])

@@ -1,4 +1,4 @@
-"""Facts about users' classes, found by parsing their files, because only ranks import these files."""
+"""Find facts about users' classes by parsing their files. Only ranks import these files."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ def tree_of(name: str) -> ast.Module | None:
 
 
 def missing(name: str, kind: str = "") -> str:
-    """Return why the file in a name such as `train.py:Mine` certainly lacks the class; empty if it may have it.
+    """Return why the file in a name such as `train.py:Mine` cannot have the class; empty if it may have it.
 
-    The file certainly lacks the class if it cannot be parsed, or if its text shows all names that it defines and the
-    class is not among them. The message suggests classes of the given `kind`, which is `workload`, `strategy` or
-    `algorithm`, or empty for all.
+    This is certain if the file cannot be parsed, or if its text shows all names that it defines and the class is not
+    among them. The message suggests classes of the given `kind`: `workload`, `strategy`, `algorithm`, or empty for all.
     """
     head, _, attribute = name.rpartition(":")
     path = Path(head)
@@ -60,10 +59,10 @@ def missing(name: str, kind: str = "") -> str:
 
 
 def missing_module(name: str) -> str:
-    """Return why the module in `package.module:Mine` certainly does not exist; empty if it may exist.
+    """Return why the module in a name such as `package.module:Mine` cannot exist; empty if it may exist.
 
-    Nothing is imported. Only the first part of the name is checked. It must be a module in the working directory, from
-    which ranks import, or an installed one. If further parts follow, it must be a package.
+    Nothing is imported, and only the first part of the module's name is checked. It must be a module that is installed
+    or in the working directory, from which ranks import. If further parts follow, it must be a package.
     """
     head, _, attribute = name.rpartition(":")
     if head.endswith(".py"):
@@ -89,7 +88,7 @@ def missing_module(name: str) -> str:
 
 
 def _is_file(found: ModuleSpec | None) -> TypeGuard[ModuleSpec]:
-    """Return whether the module was found and is a single file, which has no submodules."""
+    """Return whether a module was found and is a single file, so that it has no submodules."""
     return found is not None and found.submodule_search_locations is None
 
 
@@ -132,7 +131,7 @@ def _last_names(node: ast.expr) -> list[str]:
 
 
 def _declared(node: ast.ClassDef) -> set[str]:
-    """Return the names of the methods and of the assigned attributes in a class's body."""
+    """Return the names of the methods and attributes that a class's body defines."""
     declared = {child.name for child in node.body if isinstance(child, ast.FunctionDef)}
     for child in node.body:
         targets = child.targets if isinstance(child, ast.Assign) else []
@@ -147,7 +146,7 @@ def _base_name(base: ast.expr) -> str:
 
 
 def not_an_algorithm(name: str) -> str:
-    """Return why the class in a name such as `mine.py:MyRing` is certainly not an algorithm; empty if it may be one.
+    """Return why the class in a name such as `mine.py:MyRing` cannot be an algorithm; empty if it may be one.
 
     This is certain if its base classes, direct and indirect, are all in the same file or are strategies of ddpbench.
     """
@@ -162,7 +161,7 @@ def not_an_algorithm(name: str) -> str:
 
 
 def _is_other(tree: ast.Module, name: str, derived: frozenset[str] = frozenset()) -> bool:
-    """Return whether a name in a file is certainly bound to a class that does not derive from an algorithm."""
+    """Return whether a name in a file certainly means a class that does not derive from an algorithm."""
     binding = [node for node in ast.walk(tree) if name in _bound_by(node)]
     if name == "object" and not binding:
         return True
@@ -193,17 +192,17 @@ def class_of(tree: ast.Module, attribute: str) -> ast.ClassDef | None:
 
 
 def bound_in(node: ast.ClassDef) -> Iterator[str]:
-    """Yield the names to which a class's body, including nested statements, assigns something."""
+    """Yield the names that statements in a class's body, including nested ones, assign to."""
     for child in ast.walk(node):
         if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
             yield child.id
 
 
 def has_own_step(name: str) -> bool:
-    """Return whether a user's class or one of its base classes has a `step` method, as far as files show it.
+    """Return whether a user's class or one of its base classes has a `step` method, as far as their files show.
 
     A base class may be imported from a file next to the class's file or below the working directory. Base classes in
-    installed packages are not looked at; a later inspection in a rank does so.
+    installed packages are not examined here, but later in a rank.
     """
     head, _, attribute = name.rpartition(":")
     path = Path(head) if head.endswith(".py") else _module_file(head, Path())
@@ -246,7 +245,7 @@ def _imported(tree: ast.Module, path: Path, name: str, base: Path) -> list[tuple
     """Return the files from which a file may import a class, each with the class's name in that file.
 
     `path` is the importing file, `tree` its syntax tree, and `name` the class's name in it, such as `Name` or
-    `module.Name`. Absolute imports are looked for in `base`, the folder of the file that the user named.
+    `module.Name`. Absolute imports are resolved in `base`, the folder of the file that the user named.
     """
     head, _, attribute = name.rpartition(".")
     candidates: list[tuple[Path | None, str]] = []
@@ -270,7 +269,7 @@ def _imported(tree: ast.Module, path: Path, name: str, base: Path) -> list[tuple
 
 
 def _module_file(module: str, folder: Path) -> Path | None:
-    """Return a module's file in a folder, or else in the working directory; None if it is absent or one of ddpbench's.
+    """Return a module's file in a folder, or else in the working directory; None if absent or if it is ddpbench's own.
 
     ddpbench's own modules are left out because the `step` of its class `Workload` only raises an error.
     """

@@ -24,10 +24,10 @@ from ddpbench.workloads.shipped import PREFIX, is_path, profile_path
 
 
 def located(name: str, own_folder: Path | None) -> str:
-    """Return the name with its file's path as ranks find it, relative if the file is below the working directory.
+    """Return the name with the path at which ranks find its file, relative if the file is below the working directory.
 
-    A relative path is looked for in the experiment's folder (`own_folder`) first, then in the working directory. A
-    name without a path, or whose file does not exist, stays as it is.
+    A relative path is searched for in the experiment's folder (`own_folder`), then in the working directory. A name
+    that has no path, or whose file does not exist, stays as it is.
     """
     head, attribute = _file_of(name)
     path = _found(head, _folders(own_folder)) if head else None
@@ -46,7 +46,7 @@ def resolved(kind: str, name: str) -> str:
 
 
 def located_among(kind: str, name: str, folders: Iterable[Path], advice: str) -> str:
-    """Return the name as `located` does, but look for a relative path in these folders, in their order.
+    """Return the same as `located`, but search for a relative path in these folders, in this order.
 
     `kind` is one of `OWN_SETTINGS`.
 
@@ -71,12 +71,12 @@ def file_in(name: str) -> str:
 
 
 def with_file(name: str, path: Path) -> str:
-    """Return a name that names a file, with the path of another file instead."""
+    """Return a name with the path of its file replaced by `path`."""
     return _named(name, path, _file_of(name)[1])
 
 
 def _file_of(name: str) -> tuple[str, str]:
-    """Split a name into its profile or Python file, and its class; both texts are empty if it names no file."""
+    """Split a name into the path of its profile or Python file, and its class; both are empty if it names no file."""
     if name.startswith(PREFIX):
         profile = name.removeprefix(PREFIX)
         return (profile if is_path(profile) else ""), ""
@@ -89,7 +89,7 @@ def _named(name: str, path: Path, attribute: str) -> str:
 
 
 def _found(name: str, folders: Iterable[Path]) -> Path | None:
-    """Return the file at a relative path in the first folder that has it; None if no folder has, or it is absolute."""
+    """Return the file at a relative path in the first folder that has it; None if none has it or `name` is absolute."""
     if Path(name).is_absolute():
         return None
     for folder in folders:
@@ -102,7 +102,10 @@ def _found(name: str, folders: Iterable[Path]) -> Path | None:
 
 
 def _nowhere(kind: str, name: str, folders: Sequence[Path], advice: str) -> str:
-    """Return the message that no folder has the file, with the path that was probably meant, or else the advice."""
+    """Return the message that no folder has the file.
+
+    It ends with the path that was probably meant, or else the advice.
+    """
     places = " or ".join(dict.fromkeys(str((folder / name).resolve()) for folder in folders))
     near = (meant_path(path, Path.is_file) for path in (Path(name), *(folder / name for folder in folders)))
     meant = next(filter(None, near), "")
@@ -110,7 +113,7 @@ def _nowhere(kind: str, name: str, folders: Sequence[Path], advice: str) -> str:
 
 
 def _advice(name: str, own_folder: Path | None) -> str:
-    """Return what to do about a file that is neither in the experiment's folder nor in the working directory."""
+    """Return advice about a file that is neither in the experiment's folder nor in the working directory."""
     if own_folder is None or not is_run(own_folder):
         return "give its path from the experiment's folder"
     started = "resume it in the folder in which the run was started"
@@ -123,7 +126,7 @@ def _advice(name: str, own_folder: Path | None) -> str:
 
 
 def cast_notes(cases: Iterable[PlannedCase]) -> list[str]:
-    """Return a sentence on each user's class whose model and batches are cast because a dtype is set."""
+    """Return a sentence for each user's class whose model and batches are cast because the experiment sets a dtype."""
     found = dict.fromkeys(
         (entry.case.workload, entry.case.dtype)
         for entry in cases
@@ -219,7 +222,7 @@ def with_located(experiment: Experiment, own_folder: Path) -> Experiment:
 
 
 def _check_values(kind: str, found: Sequence[str], given: Sequence[str]) -> None:
-    """Check that no two names mean the same strategy, workload or algorithm (`kind`), as their cases would be equal.
+    """Check that no two names mean the same strategy, workload or algorithm (`kind`); their cases would be equal.
 
     Raises:
         RequestError: an axis has two such names.
@@ -233,7 +236,7 @@ def _check_values(kind: str, found: Sequence[str], given: Sequence[str]) -> None
 
 
 def _whole(kind: str, name: str) -> str:
-    """Return the unique form of a name, with the absolute path of its file, or with the size of a shipped workload."""
+    """Return a name in full: with the absolute path of its file, or with the size of a shipped workload."""
     head, attribute = _file_of(name)
     if head:
         return _named(name, Path(head).resolve(), attribute)
@@ -244,7 +247,7 @@ def _whole(kind: str, name: str) -> str:
 
 
 def _check_apart(found: Sequence[str], given: Sequence[str]) -> None:
-    """Check that no two names mean the same file, module or class, as the settings under one name would be lost.
+    """Check that no two names mean the same file, module or class, because one name's settings would be lost.
 
     Raises:
         RequestError: there are such names.
@@ -258,7 +261,7 @@ def _check_apart(found: Sequence[str], given: Sequence[str]) -> None:
 
 
 def _setting(name: str, own_folder: Path) -> str:
-    """Return a setting's name, with OWNER of `options.OWNER.KEY` replaced by the result of `owner_of`."""
+    """Return a setting's name; in `options.OWNER.KEY`, OWNER is replaced by the result of `owner_of`."""
     if not name.startswith("options."):
         return name
     owner, dot, key = name.removeprefix("options.").rpartition(".")
@@ -266,7 +269,7 @@ def _setting(name: str, own_folder: Path) -> str:
 
 
 def owner_of(owner: str, own_folder: Path | None) -> str:
-    """Return the resolved name of an options table, which is a strategy's name, or a workload's file or module.
+    """Return the full name of an options table, which is the name of a strategy, or of a workload's file or module.
 
     Raises:
         ValueError: several packages have registered the name, or the registered object is not a class.

@@ -1,4 +1,4 @@
-"""Plan the launches of each round, in order, with their ranks' environments and cores. Starts nothing."""
+"""Plan the launches of each round, their order, and their ranks' environments and cores. Nothing is started."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ FABRIC_INTERFACE = "eth0"
 
 
 def skip_reasons(entries: Sequence[PlannedCase]) -> str:
-    """Return a line for each reason to skip, with the name of the first of its cases and how many more there are."""
+    """Return a line for each reason to skip cases.
+
+    It names the first case with this reason, and how many others have it.
+    """
     names = Namer(entry.case for entry in entries)
     by_reason: dict[str | None, list[PlannedCase]] = {}
     for entry in entries:
@@ -42,7 +45,7 @@ def skip_reasons(entries: Sequence[PlannedCase]) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedRank:
-    """A rank of a launch, with the environment variables that are set for it."""
+    """A rank of a launch, and the environment variables to set for it."""
 
     env: dict[str, str]
 
@@ -104,7 +107,7 @@ class Plan:
 
     @property
     def names(self) -> Namer:
-        """The object that names the plan's cases distinctly."""
+        """An object that gives each of the plan's cases a distinct name."""
         return Namer(entry.case for entry in self.cases)
 
     def launch_s(self, case: Case) -> float:
@@ -127,8 +130,9 @@ class Plan:
     ) -> float:
         """Estimate how long this many rounds and the proofs before them take, seconds.
 
-        `left` is the number of launches left by case id, and `proofs` are the cases still to be proved; None means
-        all. `shared` says that other sweeps use the machine too, so that all rounds use the same fork servers.
+        `left` maps case ids to the number of launches left; None means the given number of rounds. `proofs` has the
+        cases still to be proved; None means all. `shared` says that other sweeps use the machine too, so that all
+        rounds use the same fork servers.
         """
         cases = [entry.case for entry in self.runnable]
         launches_s = sum(
@@ -164,7 +168,7 @@ class Plan:
 
 
 def with_seed(experiment: Experiment, stored: StoredPlan | None = None) -> Experiment:
-    """Return the experiment with a seed for its launches' order: its own, else the resumed run's, else a random one."""
+    """Return the experiment with a seed for the order of launches: its own, or the resumed run's, or a random seed."""
     if experiment.budget.seed is not None:
         return experiment
     seed = stored.budget.seed if stored is not None else None
@@ -175,8 +179,9 @@ def with_seed(experiment: Experiment, stored: StoredPlan | None = None) -> Exper
 def make_plan(experiment: Experiment, cases: Sequence[PlannedCase], stored: StoredPlan | None = None) -> Plan:
     """Return a plan whose rounds have random orders, which `ddpbench.runtime.order` balances.
 
-    Orders are drawn with the budget's seed. If it is not set, a random seed is stored in the plan's experiment. A
-    resumed run keeps its `stored` order unless its cases changed, and then the sweep refuses it.
+    Orders are drawn with the budget's seed. If this is not set, a random seed is drawn and stored in the plan's
+    experiment. A resumed run keeps its `stored` order, unless its cases have changed; in this case the sweep refuses
+    the run later.
 
     Raises:
         ExperimentError: there would be too many launches; raised before their order is made.
@@ -211,8 +216,8 @@ def plan_launch(
     """Plan a launch of a case, with cores for its ranks and loader workers.
 
     Each rank gets one or more cores if there are enough, near the rank's GPU if it has one. If there are more ranks
-    than cores, rank r gets core r modulo the number of cores. Loader workers get the remaining cores, one or more each
-    if there are enough, otherwise all of these together. If no cores remain, they use their rank's.
+    than cores, rank r gets core r modulo the number of cores. Loader workers use the remaining cores: one or more each
+    if there are enough, otherwise they share all of them. If no cores remain, they use their rank's cores.
     """
     processes = 1 if catalog.strategy(case.strategy).one_process else case.world_size
     stands = deal(
@@ -258,7 +263,10 @@ def plan_launch(
 
 
 def _nearby(hardware: Hardware, processes: int, gpu_addresses: Sequence[str | None]) -> list[tuple[int, ...]]:
-    """Return the cores next to each rank's GPU, by rank. If any are unknown, every rank gets all cores."""
+    """Return the cores close to each rank's GPU, by rank.
+
+    If they are unknown for any rank, every rank gets all cores.
+    """
     if not gpu_addresses:
         return [hardware.cores] * processes
     nearby = [numa_cores(gpu_addresses[rank % len(gpu_addresses)]) for rank in range(processes)]

@@ -1,4 +1,4 @@
-"""Measure a workload's profile: validate the request, measure in a separate process, and write the file."""
+"""Measure a workload's profile: validate the request, measure in a separate process, and write the profile's file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ProfileRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedProfile:
-    """A validated request, for which nothing has been measured yet."""
+    """A validated request. Nothing has been measured yet."""
 
     case: Case
     hardware: Hardware

@@ -74,7 +74,7 @@ class SettingKey:
 
 
 def keys(model: type[BaseModel]) -> list[SettingKey]:
-    """Return the keys of a section (or of options) from its model, in the order of their declaration.
+    """Return the keys of a section or options table from its model, in the order in which the model declares them.
 
     Raises:
         ValueError: a field has no text under its declaration.
@@ -87,7 +87,10 @@ def keys(model: type[BaseModel]) -> list[SettingKey]:
 
 
 def sections() -> dict[str, list[SettingKey]]:
-    """Return the keys of each section, by the section's heading, without the options of strategies and workloads."""
+    """Return the keys of each section by the section's heading.
+
+    The options of strategies and workloads are left out.
+    """
     return {
         "Top level": keys(Experiment),
         "[base]": keys(Base),
@@ -99,7 +102,7 @@ def sections() -> dict[str, list[SettingKey]]:
 
 
 def options() -> dict[SettingKey, list[str]]:
-    """Return all options of strategies and workloads, each with the names of those that have it."""
+    """Return all options of strategies and workloads, each with the names of its strategies or workloads."""
     catalog = TableCatalog()
     models = {name: catalog.strategy(name).options for name in STRATEGIES}
     models |= {name: catalog.workload(name).options for name in WORKLOADS}
@@ -127,7 +130,7 @@ def _named(option: SettingKey, owners: Sequence[str]) -> str:
 
 
 def _table(listed: Mapping[str, SettingKey]) -> list[str]:
-    """Return the lines of a table of keys. The column of defaults is left out if no key has one."""
+    """Return the lines of a table of keys. The column of defaults is left out if no key has a default."""
     defaults = any(key.default not in _EMPTY for key in listed.values())
     titles = ["key", *(["default"] if defaults else []), "values", "meaning"]
     rows = [titles]
@@ -139,7 +142,10 @@ def _table(listed: Mapping[str, SettingKey]) -> list[str]:
 
 
 def _sentences(model: type[BaseModel]) -> dict[str, str]:
-    """Return the texts below the fields' declarations, as one line each, by field name, with those of base classes."""
+    """Return, by field name, the text below each field's declaration as one line.
+
+    Fields of base classes are included.
+    """
     sentences: dict[str, str] = {}
     for owner in reversed(model.__mro__):
         if issubclass(owner, BaseModel) and owner is not BaseModel:
@@ -200,9 +206,9 @@ def _type(kind: Any) -> str:
 
 
 def _values(kind: Any, metadata: Sequence[Any], meaning: str) -> str:
-    """Return a type and its allowed values, such as `number, 0 to 1`.
+    """Return a type with its allowed values and unit, such as `number, 0 to 1`.
 
-    For ranges of integers and literals, the type is left out. The unit is left out if `meaning` has it.
+    The type is left out for literals and for integer ranges. The unit is left out if `meaning` already states it.
     """
     if get_origin(kind) is Literal:
         return _listed(get_args(kind))

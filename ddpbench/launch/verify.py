@@ -1,4 +1,4 @@
-"""Run the proofs that strategies are correct, without timing, for every requested workload and world size."""
+"""Run the proofs that strategies are correct, for every requested workload and world size. Nothing is timed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ NOTHING_TO_PROVE = "it aggregates nothing, so there is nothing to prove"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProofVerdict:
-    """The result of a case's proof. `proofs` has all comparisons with the reference that were made."""
+    """The result of a case's proof. `proofs` has all comparisons with the reference."""
 
     strategy: str
     algorithm: str
@@ -65,7 +65,7 @@ class ProofVerdict:
 
     @property
     def unproved(self) -> str:
-        """Why a case that ran without error is not proved; empty if it is proved, or did not run to its end."""
+        """Why a case is not proved although it ran without error; empty if it is proved or did not run to its end."""
         if self.status != "ok":
             return ""
         return NOTHING_TO_PROVE if self.promise == "nothing" else why_unproved(self.proofs)
@@ -91,10 +91,10 @@ def registered_names(strategies: Iterable[str], workloads: Iterable[str]) -> dic
 def owned_overrides(
     overrides: Sequence[str], strategies: Iterable[str], workloads: Iterable[str]
 ) -> list[str]:
-    """Return the overrides, in which an option's bare name is expanded to name the strategy or workload that has it.
+    """Return the overrides. A bare name of an option is replaced by its full name, with the strategy or workload.
 
     Raises:
-        ExperimentError: an option belongs to none of these strategies and workloads, or a bare name to several.
+        ExperimentError: an option belongs to none of these strategies and workloads, or a bare name belongs to several.
     """
     asked = [
         *(Owner("strategy", name) for name in strategies),
@@ -126,15 +126,14 @@ def verification_cases(
     schedules: Sequence[str] | None = None,
     overrides: Sequence[str] = (),
 ) -> list[PlannedCase]:
-    """Return the cases to prove: each strategy with all its algorithms and schedules, or with the named ones.
+    """Return the cases to prove: each strategy with the named algorithms and schedules, or with all that it has.
 
-    If neither algorithms nor schedules are named, each strategy's variants are added, which differ in options.
-    Variants use the default algorithm and schedule. An option in `overrides` applies only to its own strategy or
-    workload.
+    If neither algorithms nor schedules are named, each strategy's variants are added: they differ in options, and use
+    the default algorithm and schedule. An option in `overrides` applies only to its own strategy or workload.
 
     Raises:
         ExperimentError: a name is unknown.
-        MachineError: nccl is requested without a GPU, or mpi without an MPI.
+        MachineError: nccl is requested but there is no GPU, or mpi is requested but there is no MPI library.
     """
     _check_names(strategies, workloads, algorithms or ())
     cases: list[PlannedCase] = []
@@ -157,7 +156,7 @@ def _check_names(strategies: Sequence[str], workloads: Sequence[str], algorithms
     """Check that all names are known, and that users' strategies can be used.
 
     Raises:
-        ExperimentError: some are not; the message lists them.
+        ExperimentError: a name is unknown or a strategy cannot be used; the message lists all of these.
     """
     catalog = TableCatalog()
     problems: list[Problem] = []
@@ -193,7 +192,7 @@ def _registered(what: str, name: str, problems: list[Problem]) -> bool:
 
 
 def _by_local_batch(workloads: Sequence[str]) -> list[tuple[list[str], int | None]]:
-    """Return groups of workloads with the local batch of each; None for replays, whose profiles set it."""
+    """Return groups of workloads, each with the group's local batch (None for replays, whose profiles set it)."""
     replays = [name for name in workloads if name.startswith(PREFIX)]
     others = [name for name in workloads if name not in replays]
     return [(group, batch) for group, batch in ((others, 4), (replays, None)) if group]
@@ -238,7 +237,7 @@ def _cases(
 ) -> list[PlannedCase]:
     """Return the cases of these workloads with this local batch; None means each workload's own.
 
-    `among` names the algorithms and the schedules; None stands for all that the strategies have.
+    `among` has the algorithms and the schedules to use; None stands for all that a strategy has.
     """
     algorithms, schedules = among
     algorithms = None if algorithms is None else [resolved("algorithm", name) for name in algorithms]
@@ -294,7 +293,7 @@ def _option_owner(override: str) -> str:
 
 
 def _chosen(case: Case, strategy: Strategy[Any]) -> tuple[str, ...]:
-    """Return the names of a case's algorithm and schedule, without those that are defaults or have no alternative."""
+    """Return the names of a case's algorithm and schedule. Defaults, and names without an alternative, are left out."""
     choices = (
         (case.algorithm, strategy.algorithm, strategy.algorithms),
         (case.schedule, strategy.schedule, strategy.schedules),
@@ -330,10 +329,10 @@ _POINT_TO_LOGS: tuple[Status, ...] = ("failed", "hung", "oom")
 
 @contextmanager
 def _folder(verdicts: Sequence[ProofVerdict], on_logs: Callable[[Path], None] | None) -> Iterator[Path]:
-    """Yield a new folder for records and logs, which is removed at the end of the context.
+    """Yield a new folder for records and logs, and remove it at the end of the context.
 
-    If `on_logs` is given and a case failed, or an error names a file in the folder, the folder is kept instead, and
-    `on_logs` is called with its path.
+    The folder is kept if `on_logs` is given and either a case failed or an error names a file in the folder. Then
+    `on_logs` is called with the folder's path.
     """
     guarded = GuardedFolder("ddpbench-verify-")
     named = False
@@ -358,8 +357,8 @@ def verify(
 ) -> list[ProofVerdict]:
     """Run the proof of every case on real ranks, call `on_verdict` after each, and return all verdicts.
 
-    If a case failed, hung or ran out of memory, `on_logs` is called at the end with the folder of the ranks' logs,
-    also after an exception, and the folder is kept. Otherwise, or without `on_logs`, the folder is removed.
+    If a case failed, hung or ran out of memory, the folder with the ranks' logs is kept, and `on_logs` is called with
+    it at the end, even after an exception. Otherwise, or without `on_logs`, the folder is removed.
 
     Raises:
         MachineError: another command holds this machine's cores.

@@ -1,4 +1,4 @@
-"""Run one launch to its end: start its ranks, watch their heartbeats, and report how they ended."""
+"""Run one launch to its end: start its ranks, watch their heartbeats, and report how the ranks ended."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class LaunchRunner:
             shared: other sweeps may run at the same time.
             session: the id of this session, for the outcomes.
             run_id: the id of the run, for the records.
-            turn: the connection to the turnstile at which ranks wait before each block of steps, in a comparison of
-                two interleaved sides; else None.
+            turn: in a comparison of two interleaved sides, the connection to the turnstile, a server at which ranks
+                wait before each block of steps; else None.
         """
         self._run = run
         self._hang_timeout_s = hang_timeout_s
@@ -142,7 +142,7 @@ class LaunchRunner:
         return directory
 
     def _noise_of(self, server: Ranks, plan: LaunchPlan) -> NoiseWatch:
-        """Return a new monitor of the load that other programs put on the launch's cores."""
+        """Return a new monitor, which measures the load that other programs put on the launch's cores."""
         return NoiseWatch(
             plan.cores,
             lambda: [
@@ -154,7 +154,7 @@ class LaunchRunner:
         )
 
     def _turn_of(self, plan: LaunchPlan) -> dict[str, str]:
-        """Return the variable with which ranks wait for their turn before each block of steps; empty if none waits."""
+        """Return the variable that makes ranks wait for their turn before each block of steps; empty if none waits."""
         turn = self._turn
         waits = (
             turn is not None and not turn.alone and plan.purpose == "measure" and not whole_because(plan.case)
@@ -196,10 +196,10 @@ class LaunchRunner:
         server.signal_ranks(signal.SIGKILL, tuple(server.pids[rank] for rank in seen.left))
 
     def _explain_hang(self, server: Ranks, seen: Seen) -> None:
-        """Note which rank the others wait for, and make every rank write its stack traces into its log.
+        """Record which rank the others wait for, and make every rank write its stack traces into its log.
 
         Raises:
-            ServerGoneError: the server is stopped, so that the ranks may have ended long ago.
+            ServerGoneError: the server is stopped; the ranks may have ended long ago.
         """
         if server.is_stopped:
             server.give_up_stopped()
@@ -212,9 +212,9 @@ class LaunchRunner:
 
 
 def whole_because(case: Case) -> str:
-    """Return why the two sides of a comparison alternate by entire launches of this case, and not by blocks of steps.
+    """Return why the two sides of a comparison must alternate by entire launches of this case, not by blocks of steps.
 
-    The text is a clause; it is empty if the sides alternate by blocks.
+    The text is a clause; it is empty if the sides can alternate by blocks.
     """
     if case.device != "cpu":
         return "both launches would hold a GPU's memory"

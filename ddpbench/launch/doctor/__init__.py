@@ -1,7 +1,7 @@
-"""Findings on what can and cannot run on this machine, with reasons and remedies.
+"""Find out what can and cannot run on this machine, with reasons and remedies.
 
-A check is a function of a `Host` that yields findings, and an entry in `CHECKS`. Checks only read, except for one
-that makes a link in a separate network namespace. A check that raises an exception becomes a finding too.
+A check is a function that takes a `Host` and yields findings; all checks are listed in `CHECKS`. Checks only read,
+except for one check that makes a link in a separate network namespace. An exception in a check becomes a finding.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ CHECKS: dict[str, tuple[Check, ...]] = {
 
 
 def examine(host: Host | None = None) -> list[CheckResult]:
-    """Return all findings in the order of `CHECKS`, then the verdict, which is `ok` if anything can be trained here."""
+    """Return all findings in the order of `CHECKS`, followed by the verdict: `ok` if anything can be trained here."""
     host = host or Host()
     host.load = _load_of(host)
     with ThreadPoolExecutor(max_workers=4) as pool:

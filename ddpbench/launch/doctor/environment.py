@@ -1,4 +1,4 @@
-"""Checks of environment variables: those that ddpbench sets, and those that change measurements."""
+"""Checks of environment variables that ddpbench sets itself or that change measurements."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _OFF = ("", "0", "OFF", "FALSE", "PASSIVE", "WARN", "VERSION")
 
 
 def threads(host: Host) -> Iterator[CheckResult]:
-    """Report thread variables (such as OMP_NUM_THREADS) that are set here, because ranks get other values instead."""
+    """Report variables such as OMP_NUM_THREADS that are set here, because ddpbench gives ranks its own values."""
     given = [f"{name}={host.env[name]}" for name in SET_FOR_RANKS if name in host.env]
     if given:
         yield ok(
@@ -68,7 +68,7 @@ def threads(host: Host) -> Iterator[CheckResult]:
 
 
 def debugging(host: Host) -> Iterator[CheckResult]:
-    """Report TORCH_DISTRIBUTED_DEBUG=DETAIL, with which DDP over gloo ends in a segmentation fault (torch 2.13)."""
+    """Report TORCH_DISTRIBUTED_DEBUG=DETAIL, which makes DDP over gloo crash with a segmentation fault (torch 2.13)."""
     if host.env.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
         yield problem(
             "TORCH_DISTRIBUTED_DEBUG",
@@ -79,7 +79,7 @@ def debugging(host: Host) -> Iterator[CheckResult]:
 
 
 def variables(host: Host) -> Iterator[CheckResult]:
-    """Report other variables that reach the ranks and change measurements."""
+    """Report other variables that ranks inherit and that change measurements."""
     plain: list[str] = []
     for name in sorted(host.env):
         value = host.env[name]
@@ -119,7 +119,7 @@ def files(host: Host) -> Iterator[CheckResult]:
 
 
 def sharing(host: Host) -> Iterator[CheckResult]:
-    """Report that DDPBENCH_SHARED_MACHINE=1 allows several sweeps at the same time, if it is set."""
+    """If DDPBENCH_SHARED_MACHINE=1 is set, report that it allows several sweeps at the same time."""
     if host.env.get("DDPBENCH_SHARED_MACHINE") == "1":
         yield note(
             "DDPBENCH_SHARED_MACHINE",

@@ -1,4 +1,4 @@
-"""The results of checks: a level and a description for each thing checked, with advice unless the level is ok."""
+"""The results of checks. Each has a level, a description and, unless the level is ok, advice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CheckLevel = Literal["ok", "note", "problem"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckResult:
-    """The result for one thing that was checked (`subject`), with a description of its state (`found`).
+    """The result of checking one thing (`subject`), with a description of the state it was found in (`found`).
 
     Level `ok` means that there is nothing to do. `note` means that training runs, but it or its numbers could be
     better. `problem` means that some training fails on this machine, or all training if `blocks` is set.

@@ -136,7 +136,7 @@ def _no_sign_of_any(host: Host) -> CheckResult:
 def _settings(found: list[Gpu], *, chosen: bool) -> Iterator[CheckResult]:
     """Report whether GPUs differ, lose their driver between launches, or are split into instances (MIG).
 
-    `chosen` says that CUDA_VISIBLE_DEVICES is set. Then differences between GPUs are not checked, because nvidia-smi
+    `chosen` is True if CUDA_VISIBLE_DEVICES is set. Differences between GPUs are then not checked, because nvidia-smi
     does not report which GPUs the variable selects.
     """
     if not chosen and len(kinds := dict.fromkeys(gpu.name for gpu in found)) > 1:
@@ -228,7 +228,7 @@ def links(host: Host) -> Iterator[CheckResult]:
 def _nearer(pairs: dict[tuple[str, str], str], far: list[tuple[str, str]]) -> str:
     """Return advice on the GPU pairs in `far`, which have slow links.
 
-    It names a large set of GPUs without such a pair, if there is one.
+    If there is a large set of GPUs without a slow pair, the advice names it.
     """
     names = sorted({name for pair in pairs for name in pair}, key=lambda name: int(name[3:]))
     near = set(pairs) - set(far)
@@ -265,7 +265,7 @@ def _explained(word: str) -> str:
 
 
 def _some(names: list[str], all_pairs: int) -> str:
-    """Return the names of GPU pairs as text: `all N pairs` if they are all, else the first four and how many more."""
+    """Return the names of GPU pairs as text: `all N pairs`, or the first four names and the number of the others."""
     if len(names) == all_pairs and all_pairs > 1:
         return f"all {all_pairs} pairs"
     shown = ", ".join(names[:4])

@@ -68,7 +68,7 @@ class Disk:
 
 @dataclass(frozen=True, slots=True)
 class CpuLoad:
-    """CPU use over an interval: the mean number of busy cores, and the fraction of time stolen by the hypervisor."""
+    """CPU use over some time: the mean number of busy cores, and the fraction of time that the hypervisor took away."""
 
     busy_cores: float
     stolen_share: float
@@ -78,7 +78,7 @@ class CpuLoad:
 
 @dataclass(frozen=True, slots=True)
 class TorchAnswer:
-    """Torch's report on its build and devices (made by `ddpbench.worker.checkup`), or why there is none."""
+    """Torch's report about its build and devices (made by `ddpbench.worker.checkup`), or why there is none."""
 
     facts: dict[str, Any] | None
     failure: str = ""
@@ -112,7 +112,7 @@ def _disk(path: Path) -> Disk:
 
 @dataclass(kw_only=True)
 class Host:
-    """The machine as the checks read it: each field is a source of facts. By default, the real machine is read."""
+    """What the checks read about a machine: each field is a source of facts. By default, the real machine is read."""
 
     sys_root: Path = Path("/sys")
     proc_root: Path = Path("/proc")
@@ -146,7 +146,7 @@ class Host:
                 self._asked[argv] = pool.submit(self.run, argv, COMMAND_TIMEOUT_S)
 
     def ask(self, *argv: str) -> Reply:
-        """Return a command's reply. Use the run that `begin` started if there is one, else run the command now."""
+        """Return a command's reply. If `begin` has started the command, wait for it, otherwise run the command now."""
         begun = self._asked.get(argv)
         return begun.result() if begun is not None else self.run(argv, COMMAND_TIMEOUT_S)
 
@@ -165,7 +165,7 @@ class Host:
             return []
 
     def hardware(self) -> Hardware:
-        """Return the machine's cores and signs of GPUs.
+        """Return the machine's cores and GPUs, read without torch.
 
         Raises:
             MachineError: this is not Linux.
@@ -173,7 +173,7 @@ class Host:
         return read_hardware(self.sys_root, self.proc_root, self.dev_root)
 
     def torch(self) -> TorchAnswer:
-        """Wait for torch's report on its build and devices, and return it."""
+        """Wait for torch's report about its build and devices, and return it."""
         reply = self.ask(*ASK_TORCH)
         if reply.code == 0:
             try:
@@ -184,7 +184,7 @@ class Host:
         return TorchAnswer(None, reply.last_words, reply.code)
 
     def group_numbers(self, controller: str, unified: str, legacy: str) -> list[int]:
-        """Return the numbers in one file of this process's control group and of its parent groups, innermost first.
+        """Return the number in a file of this process's control group and of each parent group, innermost group first.
 
         The file is called `unified` in control groups v2, and `legacy` in v1, where it belongs to `controller`. The
         value `max` and unreadable files are left out.

@@ -12,7 +12,7 @@ from ddpbench.launch.doctor.host import Host
 
 
 def torchrun(host: Host) -> Iterator[CheckResult]:
-    """Report the path of torchrun, or how to run it if it is not on PATH; nothing if torch is missing."""
+    """Report the path of torchrun, or how to run it if it is not on PATH. Report nothing if torch is missing."""
     if path := host.which("torchrun"):
         yield ok("torchrun", path)
     elif host.torch().facts is not None:
@@ -29,7 +29,7 @@ def slurm(host: Host) -> Iterator[CheckResult]:
 
 
 def emulated_links(host: Host) -> Iterator[CheckResult]:
-    """Report whether this machine can emulate network links (`[fabric]`), which a separate process tries."""
+    """Report whether this machine can emulate network links (`[fabric]`); a separate process tries this."""
     subject, purpose = "emulated links", "needed only to emulate a network on one machine"
     reply = host.ask(sys.executable, "-P", "-m", "ddpbench.fabric", "--capabilities")
     try:

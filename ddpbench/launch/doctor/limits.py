@@ -24,7 +24,7 @@ DISK_BYTES = 2**30
 
 
 def shared_memory(host: Host) -> Iterator[CheckResult]:
-    """Report on /dev/shm, through which loader workers pass batches and nccl passes data between processes."""
+    """Report the size of /dev/shm. Loader workers pass batches through it, and nccl passes data between processes."""
     path = host.dev_root / "shm"
     try:
         disk = host.disk(path)

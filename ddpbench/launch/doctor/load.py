@@ -1,4 +1,4 @@
-"""Checks for other programs that would disturb a sweep, by the cores' present load and other sweeps' claims."""
+"""Checks for other programs that would disturb a sweep: the present load of the cores, and claims of other sweeps."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ STEAL_SHARE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class CpuTicks:
-    """Clock ticks since the system started: busy, stolen and total ones of some cores, and those of each process.
+    """Clock ticks since the system started: the busy, stolen and total ticks of some cores, and each process's ticks.
 
-    `processes` has the ticks by process id and name.
+    `processes` maps (process id, name) to ticks.
     """
 
     busy: int
@@ -30,7 +30,7 @@ class CpuTicks:
 
 
 def look(host: Host, cores: frozenset[int]) -> CpuTicks:
-    """Read the clock ticks of the given cores and of all other processes from /proc."""
+    """Read from /proc the clock ticks of the given cores, and of all processes except this one."""
     busy = stolen = total = 0
     for line in host.read(host.proc_root / "stat").splitlines():
         name, *fields = line.split()
@@ -55,7 +55,7 @@ def look(host: Host, cores: frozenset[int]) -> CpuTicks:
 def watch(host: Host) -> CpuLoad | None:
     """Measure the load of the cores over `BETWEEN_LOOKS_S` seconds; return None if /proc/stat is empty.
 
-    This process must be idle meanwhile, because its own CPU use would count.
+    Meanwhile this process must be idle, because its own CPU use would count as load.
     """
     cores = frozenset(host.hardware().cores)
     before = look(host, cores)
@@ -79,7 +79,7 @@ def watch(host: Host) -> CpuLoad | None:
 
 
 def others(host: Host) -> Iterator[CheckResult]:
-    """Report the programs that use the cores now, and any time stolen by the host."""
+    """Report the programs that use the cores now, and any time that the hypervisor takes away."""
     load = host.load
     if load is None:
         yield ok("in use now", "not readable")

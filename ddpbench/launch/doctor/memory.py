@@ -1,4 +1,4 @@
-"""Checks of the memory: how much ranks can use, and whether the system swaps."""
+"""Checks of memory: how much of it ranks can use, and whether the system swaps."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def _described(interface: Interface) -> str:
 
 
 def host_name(host: Host) -> Iterator[CheckResult]:
-    """Report whether other nodes could reach this one at the address that its name resolves to."""
+    """Report whether other nodes could reach this host at the address that its name resolves to."""
     name = host.host_name
     outward = next(
         (
@@ -88,7 +88,7 @@ def host_name(host: Host) -> Iterator[CheckResult]:
 
 
 def gloo_choice(host: Host) -> tuple[list[Interface], str]:
-    """Return the interfaces that gloo would use on this host (none if gloo would fail), and words on why."""
+    """Return the interfaces that gloo would use on this host (none if gloo would fail), and a phrase that says why."""
     return gloo_choice_of(host.interfaces(), lambda: host.resolve(host.host_name), host.env)
 
 
@@ -121,8 +121,8 @@ def nccl_choice(host: Host) -> list[Interface]:
     """Return the interfaces that nccl would use for its sockets, chosen as in nccl's src/misc/socket.cc.
 
     Only running interfaces with an address count. If NCCL_SOCKET_IFNAME has two characters or more, nccl uses the
-    interfaces that match it (it lists prefixes; `=` means exact names, `^` excludes). Otherwise nccl uses those named
-    ib..., else any but docker, lo and virbr, else docker, else lo.
+    interfaces that match it (it lists prefixes; `=` means exact names, `^` excludes). Otherwise nccl uses interfaces
+    named ib..., else any except docker, lo and virbr, else docker, else lo.
     """
     running = [each for each in host.interfaces() if each.up and each.addresses]
     given = host.env.get("NCCL_SOCKET_IFNAME", "")

@@ -50,7 +50,7 @@ def ways(host: Host) -> list[Way]:
 
 
 def backends(host: Host) -> Iterator[CheckResult]:
-    """Report torch's backends, and why others are missing."""
+    """Report the backends that torch has, and why others are missing."""
     facts = host.torch().facts
     if facts is None or not facts["distributed"]:
         return
@@ -86,7 +86,7 @@ def backends(host: Host) -> Iterator[CheckResult]:
 
 
 def devices(host: Host) -> Iterator[CheckResult]:
-    """Report the kinds of devices, and for each kind how many ranks can have such a device each."""
+    """Report the kinds of devices, and for each kind how many ranks can each have a device."""
     facts = host.torch().facts
     for way in ways(host):
         unit = "GPU" if way.device == "cuda" else "core"
@@ -108,7 +108,7 @@ def _devices_of(way: Way) -> Devices:
 def why_not(
     catalog: Catalog, way: Way, *, strategy: str, workload: str, sizes: Sequence[int] = WORLD_SIZES
 ) -> str | None:
-    """Return why no case of the strategy and workload can run on this way's device; None if one can."""
+    """Return why no case of this strategy and workload can run on the device of `way`; None if a case can."""
     text = (
         f"[base]\nstrategy = {toml_text(strategy)}\nworkload = {toml_text(workload)}\n"
         f"device = {toml_text(way.device)}\n[axes]\nworld_size = {list(sizes)}\n"
@@ -129,7 +129,7 @@ def why_not(
 
 
 def _why_no_model(catalog: Catalog, way: Way, strategy: str) -> str | None:
-    """Return why a strategy can train none of `MODELS` on this way's device; None if it can train one."""
+    """Return why a strategy can train none of `MODELS` on the device of `way`; None if it can train one of them."""
     reasons = [why_not(catalog, way, strategy=strategy, workload=model) for model in MODELS]
     return None if None in reasons else reasons[0]
 
@@ -165,7 +165,7 @@ def workloads(host: Host) -> Iterator[CheckResult]:
 
 
 def _listed(subject: str, way: Way, reasons: dict[str, str | None]) -> Iterator[CheckResult]:
-    """Yield a finding on the names without a reason, which can run, and one for each reason on the names with it."""
+    """Yield a finding that lists the names that can run, then a finding for each reason why some names cannot run."""
     names_of: dict[str | None, list[str]] = {}
     for name, reason in reasons.items():
         names_of.setdefault(reason, []).append(name)

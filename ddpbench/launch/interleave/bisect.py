@@ -1,9 +1,9 @@
 """Find the commit that made training slower, by a binary search in which each commit is compared with the good end.
 
-The two ends of the range are compared first. A commit counts as slow if its ratio to the good end is shown to be
-above a threshold, and as fast if its ratio is shown to be below. The threshold is the geometric mean of 1 and the bad
-end's ratio. A commit that is undecided when its time is spent, or does not run, is skipped as by `git bisect skip`,
-and other commits are tried.
+The two ends of the range, a good and a bad commit, are compared first. Then a commit counts as slow if its step time
+divided by the good end's is shown to be above a threshold, and as fast if it is shown to be below. The threshold is the
+geometric mean of 1 and the bad end's ratio. A commit that is undecided when its time is spent, or that does not run, is
+skipped as by `git bisect skip`, and other commits are tried.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Measure(Protocol):
     def __call__(self, good: str, other: str, limit: float | None, alpha: float) -> Change:
         """Return how the other commit's step time compares with the good commit's.
 
-        Rounds end once the change's interval at confidence `1 - alpha` is entirely above or below `limit`, a
-        fraction. If `limit` is None, they end once the change's verdict is clear.
+        Rounds end once the change's interval at confidence `1 - alpha` is entirely above or below `limit` (a fraction).
+        If `limit` is None, rounds end once the change's verdict is clear.
 
         Raises:
             DdpbenchError: a commit cannot be measured.
@@ -89,7 +89,7 @@ def search(
     alpha: float = 0.05,
     event: Callable[[str], None] = lambda _: None,
 ) -> SearchResult:
-    """Find the first slow commit of `commits`, the last of which is the bad end; `good` precedes them.
+    """Find the first slow commit in `commits`, which follow the good end `good` and end with the bad end.
 
     All verdicts together are right with confidence `1 - alpha`.
 
@@ -161,7 +161,7 @@ def _short(commit: str) -> str:
 
 
 def found_words(found: SearchResult) -> str:
-    """Return words for the commits that a search found, and for the change over the whole range."""
+    """Return sentences that name the commits that a search found, and give the change over the whole range."""
     ratio = found.ratio
     value, low, high = (f"{100 * (one - 1):+.1f}" for one in (ratio.value, ratio.low, ratio.high) if one)
     change = f"{value} % ({low} to {high})"

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ComparisonRequest:
-    """A request for a comparison. With a `limit` (a fraction), rounds end once each change is above or below it."""
+    """A request for a comparison.
+
+    If `limit` (a fraction) is given, rounds end once each change is above or below it.
+    """
 
     experiment: Path
     base: SideSpec
@@ -159,7 +162,7 @@ def interleave(asked: ComparisonRequest, listener: ComparisonListener) -> Change
 
 
 def _placed(asked: ComparisonRequest, code: Path) -> tuple[Placed, Placed]:
-    """Return both sides with their code prepared; commits' files are written below `code`.
+    """Prepare the code of both sides, and return the sides. The files of commits are written below `code`.
 
     Raises:
         RequestError: a side's code is missing, or both sides would share a user's file.
@@ -176,7 +179,7 @@ def _placed(asked: ComparisonRequest, code: Path) -> tuple[Placed, Placed]:
 
 
 def _made(out: Path) -> Made:
-    """Create the directory and return a record of what was created.
+    """Create the output directory, and return a record of what was created, so that it can be removed again.
 
     Raises:
         OutputError: the directory cannot be created, or is not empty.
@@ -188,7 +191,7 @@ def _made(out: Path) -> Made:
 
 
 def _decided(change: Change, limit: float | None, *, rare: bool = True) -> bool:
-    """Return whether more rounds are useless, because the change is decided, or because no round could decide it."""
+    """Return whether no more rounds are needed, because the change is decided or no round could decide it."""
     if change.verdict == "not comparable":
         return True
     if limit is None:

@@ -1,7 +1,9 @@
-"""Check that the users' files that a comparison measures are in each side's own code, and not shared by both sides.
+"""Check that the users' files that a comparison measures belong to each side's own code.
 
-The files are those that the experiment names after all settings of the command line: workloads, strategies, algorithms
-and profiles.
+If both sides shared a file, its changes would not be measured.
+
+These are the files of workloads, strategies, algorithms and profiles that the experiment names after all settings of
+the command line.
 """
 
 from __future__ import annotations
@@ -31,14 +33,17 @@ _ASK_S = 120
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Named:
-    """A name of a user's file or module in a setting, such as `train.py:Measured` in `workload`."""
+    """The name of a user's file or module in a setting, such as `train.py:Measured` in the setting `workload`."""
 
     kind: str
     name: str
 
     @property
     def is_shared(self) -> bool:
-        """Return whether both sides may use the file on purpose, if it is in no compared code: a profile is data."""
+        """Return whether both sides may share the file if it is in neither side's code.
+
+        This is so for profiles, which are data.
+        """
         return self.name.startswith(PREFIX)
 
 
@@ -87,8 +92,9 @@ def _changed(override: str, change: Callable[[str], str]) -> str:
 def check_own_files(sides: Sequence[Placed]) -> None:
     """Check that every user's file that a side measures is in the side's own code.
 
-    Nothing is checked if both sides are the code in the working directory. Also allowed are a profile outside of both
-    sides' repositories, and strategies and algorithms that ship with ddpbench as experiments.
+    Nothing is checked if both sides run the code in the working directory. Two kinds of shared files are allowed:
+    profiles outside of both sides' repositories, and files of strategies and algorithms that ship with ddpbench's
+    experiments.
 
     Args:
         sides: both sides, as returned by `with_overrides`.
@@ -106,7 +112,7 @@ def check_own_files(sides: Sequence[Placed]) -> None:
 
 
 def _check(side: Placed, named: _Named, tops: Sequence[Path]) -> None:
-    """Check one name for one side; `tops` are the roots of both sides' code.
+    """Check a name for one side; `tops` are the roots of both sides' code.
 
     Raises:
         RequestError: the file or module is outside the side's code.
@@ -143,7 +149,7 @@ def _refuse(side: Placed, named: _Named, found: Path, advice: str) -> NoReturn:
 
 
 def _advice(side: Placed, found: Path, tops: Sequence[Path]) -> str:
-    """Return what to do about a file that is in a compared repository, but outside the side's code."""
+    """Return advice about a file that is in a compared repository, but outside the side's code."""
     folder = side.folder
     root = top_of(folder) if folder is not None and side.spec.path else None
     if folder is not None and root is not None and root != folder.resolve() and found.is_relative_to(root):
@@ -160,9 +166,9 @@ def _within(found: Path, tops: Iterable[Path]) -> bool:
 
 
 def _named(experiment: Path, overrides: Sequence[str]) -> Iterator[_Named]:
-    """Yield the names of users' files and modules in an experiment's file after these overrides.
+    """Yield the names of users' files and modules that an experiment's file has after these overrides.
 
-    Yield nothing for an experiment that cannot be read, which is reported when a side starts.
+    Yield nothing if the experiment cannot be read; this is reported when a side starts.
     """
     try:
         data = documents.parse(documents.read_text(experiment))
@@ -189,7 +195,7 @@ def _path_of(kind: str, name: str) -> str:
 
 
 class _NoCatalog:
-    """A catalog without names. With it, overrides of options have no effect, which name no files."""
+    """A catalog without any names. With it, overrides of options have no effect; options name no files."""
 
     def strategy_names(self) -> list[str]:
         return []
@@ -225,7 +231,7 @@ print(json.dumps(places))
 
 
 def _module(side: Placed, name: str) -> Path | None:
-    """Return the file from which a side imports a module, or its package's folder; None if it is not found."""
+    """Return the file from which a side imports a module, or the folder if it is a package; None if it is not found."""
     first, *rest = name.rpartition(":")[0].split(".")
     try:
         done = subprocess.run(

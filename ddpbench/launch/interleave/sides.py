@@ -1,4 +1,7 @@
-"""The sides of a comparison, each with an interpreter, a folder or commit, and settings; prepares each side's code."""
+"""The two sides of a comparison: each has an interpreter, a folder or commit, and settings.
+
+Prepares each side's code.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ _ASK_S = 120
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SideSpec:
-    """A side as the user describes it. Empty values mean this process's own code and interpreter."""
+    """A side as the user describes it. Empty values stand for this process's own code and interpreter."""
 
     name: str
     """`base` or `new`."""
@@ -72,7 +75,7 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
     """Parse the words of the flag for a side, whose `name` is `base` or `new`.
 
     Raises:
-        RequestError: a word cannot be understood, or two contradict each other.
+        RequestError: a word cannot be understood, or two words contradict each other.
     """
     overrides: list[str] = []
     given: dict[str, str] = {}
@@ -108,12 +111,12 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
 
 
 def check_common(overrides: Sequence[str], sides: Sequence[SideSpec] = (), fewest: str = "--rounds") -> None:
-    """Check that no setting in `overrides` is one that the comparison makes itself, or that a single side also makes.
+    """Check that no override in `overrides` sets what the comparison sets itself, or contradicts one side's override.
 
     Args:
         overrides: the settings of both sides.
         sides: the sides.
-        fewest: the command's flag for the smallest number of rounds, which an error message names.
+        fewest: the command's flag for the smallest number of rounds, to be named in an error message.
 
     Raises:
         RequestError: there is such a setting.
@@ -137,7 +140,7 @@ def _refusal(key: str, fewest: str = "--rounds") -> str:
 
 
 def without_order(overrides: Sequence[str]) -> list[str]:
-    """Return the settings of both sides without the seed of the launches' order, which the comparison draws itself."""
+    """Return the overrides without the seed of the launches' order, because the comparison draws this order itself."""
     return [text for text in overrides if sure_keys(text) != [_SEED]]
 
 
@@ -165,7 +168,8 @@ def is_side_word(word: str) -> bool:
 def _is_folder(word: str) -> bool:
     """Return whether a word names a folder that is trusted.
 
-    False if a different user may have made the folder, with a commit's name, to have its code run instead.
+    It is not trusted if a different user may have made it, so that its code runs instead of a commit with the same
+    name.
     """
     return Path(word).is_dir() and not is_decoy(word)
 
@@ -173,11 +177,11 @@ def _is_folder(word: str) -> bool:
 def beside_this_code(words: Sequence[str]) -> tuple[SideSpec, SideSpec]:
     """Return the base side that the words describe, and a new side with the code in the working directory.
 
-    If the base names a commit or folder, the new side's code is the repository around the working directory, or else
-    the working directory. The words are checked, and nothing is written.
+    If the base names a commit or folder, the new side's code is the repository around the working directory; if there
+    is none, it is the working directory. The words are checked, and nothing is written.
 
     Raises:
-        RequestError: a word cannot be understood, what it names does not exist, or both sides are the same.
+        RequestError: a word cannot be understood or names something that does not exist, or both sides are the same.
     """
     base = parse_side("base", words)
     here = top_of(Path.cwd()) or Path.cwd().resolve()
@@ -204,7 +208,10 @@ def check_there(spec: SideSpec) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placed:
-    """A side with its code in a folder. `folder` is its processes' working directory; None means this process's."""
+    """A side with its code in place.
+
+    Its processes run in `folder`; None stands for this process's working directory.
+    """
 
     spec: SideSpec
     python: str
@@ -217,7 +224,7 @@ class Placed:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on measured code that a reader might not expect, for example uncommitted changes."""
+        """Sentences about surprising properties of the measured code, such as uncommitted changes."""
         notes = []
         if self.folder is not None and self.commit.endswith("+"):
             notes.append(
@@ -241,7 +248,7 @@ def place(spec: SideSpec, experiment: Path, out: Path, other: SideSpec | None = 
         spec: the side.
         experiment: the experiment's file.
         out: the folder for commits' files.
-        other: the side that it is compared with.
+        other: the side that `spec` is compared with.
 
     Raises:
         RequestError: the commit, folder or interpreter does not exist.
@@ -278,7 +285,7 @@ def _root_above() -> Path | None:
 
 
 def same_code(base: Placed, new: Placed) -> str:
-    """Return a remark if both sides measure the same unchanged commit in the same way; else an empty text."""
+    """Return a remark that both sides measure the same unchanged commit in the same way; empty if they do not."""
     alike = (
         base.commit == new.commit
         and base.python == new.python
@@ -297,7 +304,7 @@ def _is_whole(side: Placed) -> bool:
 
 
 def _checked_folder(spec: SideSpec) -> Path | None:
-    """Return the folder that a side names; None if it names none.
+    """Return the folder that a side names, after checking that it exists; None if it names no folder.
 
     Raises:
         RequestError: the folder does not exist.
@@ -319,9 +326,10 @@ def _repository(spec: SideSpec) -> Path:
 
 
 def _own_experiment(spec: SideSpec, experiment: Path, top: Path | None, folder: Path) -> Path:
-    """Return the experiment's file in the side's repository; return the given file if it is in no compared repository.
+    """Return the side's own version of the experiment's file, or the given file if it is in no compared repository.
 
-    An uncommitted experiment is copied into a commit's folder, so that its relative paths mean the side's files.
+    If the side is a commit, an uncommitted experiment is copied into the commit's folder, so that relative paths in it
+    mean the side's files.
 
     Raises:
         RequestError: the side has no such file, or a link in its commit leads elsewhere.
@@ -420,7 +428,7 @@ def _top_among(folder: Path, places: Sequence[Path]) -> Path | None:
 
 
 def _store(folder: Path) -> Path | None:
-    """Return the folder that git shares among all worktrees of the repository around `folder`; None outside one."""
+    """Return the git folder that all worktrees of the repository around `folder` share; None outside a repository."""
     found = _path_of(folder, "--git-common-dir")
     return found and (folder / found).resolve()
 
@@ -429,7 +437,7 @@ def _path_of(folder: Path, option: str) -> Path | None:
     """Return the path that `git rev-parse` prints for an option; None if the folder is in no usable repository.
 
     Raises:
-        RequestError: git gives no answer; asking again would only take as long again.
+        RequestError: git does not answer in time; asking again would only take as long again.
     """
     if shutil.which(GIT[0]) is None:
         return None
@@ -438,7 +446,7 @@ def _path_of(folder: Path, option: str) -> Path | None:
 
 
 def is_in_repository(folder: Path) -> bool:
-    """Return whether a folder is in a repository, bare or not, that git uses. Raises as `_path_of` does."""
+    """Return whether a folder is in a repository, bare or not, that git accepts. Raises like `_path_of`."""
     return _path_of(folder, "--git-dir") is not None
 
 
@@ -482,7 +490,7 @@ def _no_answer(folder: Path) -> RequestError:
 
 
 def why_no_repository(folder: Path) -> str:
-    """Return why git finds no usable repository around a folder; if one is there but refused, also what to do."""
+    """Return why git finds no usable repository around a folder; if git refuses an existing one, also what to do."""
     if shutil.which(GIT[0]) is None:
         return "git is not installed here, or not on PATH"
     said = _ask(folder, "rev-parse", "--git-dir").stderr
@@ -545,9 +553,9 @@ _BLOCK = 4096
 
 
 def _check_size(top: Path, commit: str, spec: SideSpec) -> None:
-    """Check that a commit's files are not too many and not too large to be written to disk.
+    """Check that a commit does not have too many files, or too large ones, to be written to disk.
 
-    A few KB of identical nested folders can stand for 10^9 files.
+    This matters because in git a few KB of identical nested folders can stand for 10^9 files.
 
     Raises:
         RequestError: the commit has too many files or too many bytes, or git gives no answer.
@@ -602,7 +610,10 @@ def _listing(top: Path, commit: str) -> subprocess.Popen[bytes]:
 
 
 def _exported(top: Path, spec: SideSpec, out: Path) -> Path:
-    """Return a folder with the files of a side's commit; write them if missing. The repository is not changed."""
+    """Return a folder with the files of a side's commit, which are written if missing.
+
+    The repository is not changed.
+    """
     commit = _commit_named(top, spec)
     folder = out.resolve() / COPIES / commit[:12]
     if folder.is_dir():

@@ -1,10 +1,11 @@
 """`python -m ddpbench.launch.interleave.turn`: one side's sweep, which runs a round on request.
 
 The process reads `go`, `go in turn` or `stop` from standard input, one per line. It writes lines of JSON to standard
-output: what it is doing, when it is ready for a round, how each launch ended, and errors. Its environment may name a
-turnstile, which is a server that lets one side compute at a time. If the process can reach the turnstile, it says so
-when it is ready for a round. After `go in turn`, launches of both sides run at the same time and wait at the turnstile
-between blocks of steps.
+output: what it is doing, when it is ready for a round, how each launch ended, and errors.
+
+Its environment may name a turnstile, which is a server that lets only one side compute at a time. If the process can
+reach the turnstile, it says so when it is ready for a round. After `go in turn`, launches of both sides run at the same
+time, and between blocks of steps they wait at the turnstile for their turn.
 """
 
 from __future__ import annotations
@@ -90,9 +91,9 @@ class _Telling(Listener):
 
 
 def _told_to_go(number: int, *, turn: Turn | None, cases: Sequence[PlannedCase]) -> bool:
-    """Report that a round is ready, and which of its cases cannot alternate by blocks; return whether to run the round.
+    """Report that a round is ready and which of its cases cannot alternate in blocks; return whether to run the round.
 
-    `cases` includes skipped ones, because sides identify cases by their positions in the full list.
+    `cases` includes skipped cases, because the sides identify cases by their positions in the full list.
     """
     own = [(at, entry.case) for at, entry in enumerate(cases) if entry.skip_reason is None]
     whole = {at: why for at, case in own if (why := whole_because(case))}

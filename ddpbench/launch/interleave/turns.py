@@ -185,7 +185,7 @@ class Turns:
         return self.made
 
     def _opened(self) -> Turnstile | None:
-        """Open a turnstile and return it; None if that fails, which is reported. Entire launches then alternate."""
+        """Open a turnstile and return it. If this fails, report it and return None; then entire launches alternate."""
         try:
             return Turnstile()
         except OSError as error:
@@ -194,7 +194,7 @@ class Turns:
             return None
 
     def _tell_whole(self) -> None:
-        """Report the cases that alternate by entire launches. If all do, close the turnstile."""
+        """Report the cases that alternate by entire launches. If all cases do, close the turnstile."""
         words, of_all = why_whole(self._processes)
         if self._turnstile is None or not words:
             return
@@ -207,7 +207,7 @@ class Turns:
     def _make_round(self, first: int) -> list[bool]:
         """Run a round on both sides, starting with side number `first`.
 
-        Returns, in the order in which the sides ran, whether each has a further round.
+        Returns for each side, in the order in which they ran, whether it has another round left.
 
         Raises:
             LaunchError: a side cannot continue.
@@ -243,7 +243,7 @@ class Turns:
             raise OutputError(f"{self.out} cannot be written: {explain_os_error(error)}") from None
 
     def end(self, *, at_once: bool = False) -> None:
-        """End both sides' processes, and interrupt a running launch only if `at_once`. Finished launches stay."""
+        """End both sides' processes. A running launch is interrupted only if `at_once`. Finished launches are kept."""
         processes, self._processes = self._processes, []
         for process in processes:
             process.ask_to_end(at_once=at_once)
@@ -256,7 +256,7 @@ class Turns:
 
 
 def too_short(total_s: float, left_s: float, round_s: float, fewest: int) -> str:
-    """Return a sentence if the time is too short for `fewest` rounds like the first one; else an empty text."""
+    """Return a sentence that says that time is too short for `fewest` rounds like the first; empty if it is not."""
     rounds = 1 + max(0, math.floor(left_s / round_s)) if round_s > 0 else fewest
     if rounds >= fewest:
         return ""
@@ -270,7 +270,7 @@ def too_short(total_s: float, left_s: float, round_s: float, fewest: int) -> str
 
 
 class ReadySide(Protocol):
-    """A side that is ready for its first round, as `why_whole` needs it."""
+    """The attributes that `why_whole` needs of a side that is ready for its first round."""
 
     at_turnstile: bool
     cases: Sequence[int]
@@ -374,7 +374,7 @@ class _Process:
         self._heard.put(None)
 
     def _leave_turnstile(self) -> None:
-        """Tell the turnstile that this side needs no more turns in this round, so that the other does not wait."""
+        """Tell the turnstile that this side needs no more turns in this round, so that the other side need not wait."""
         if self._turnstile is not None:
             self._turnstile.leave(self.name)
 
@@ -387,7 +387,7 @@ class _Process:
     def await_ready(self, *, first: bool = False, other: _Process | None = None) -> bool:
         """Wait until the side can start a round; return whether a round is left.
 
-        The `other` side may run a round meanwhile, and is then checked for being alive.
+        If the `other` side is given, it may be running a round meanwhile, so check that it is alive.
 
         Raises:
             SideError: the side cannot start (`first`).
@@ -477,7 +477,10 @@ class _Process:
             self._process.stdin.flush()
 
     def ask_to_end(self, *, at_once: bool) -> None:
-        """Ask the side to end after its current launch, or `at_once`. Continue stopped processes so that they react."""
+        """Ask the side to end after its current launch, or `at_once`.
+
+        Stopped processes are continued, so that they react.
+        """
         self.say("stop")
         if at_once:
             self._process.terminate()

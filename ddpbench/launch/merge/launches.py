@@ -1,7 +1,7 @@
-"""The cases and launches of a merged run, which has every case once, and launches copied under new round numbers.
+"""The cases and launches of a merged run. It has every case once, and its launches are copied under new round numbers.
 
-Each run's round numbers continue from the previous run's. Rounds of different runs thus have different numbers, and
-verdicts only compare launches that one session ran in one round.
+Each run's round numbers follow on from those of the run before it, so that rounds of different runs have different
+numbers. Verdicts only compare launches that one session ran in one round.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ from ddpbench.spec import Case
 
 
 class TooLargeError(RequestError):
-    """A run has more records and logs than a merge copies."""
+    """A run has too many records and logs to be merged."""
 
 
 @dataclass(slots=True)
 class Merged:
-    """The result of a merge. `launches` counts copied launches; `left_out` has sentences on what was not copied."""
+    """The result of a merge.
+
+    `launches` counts copied launches; `left_out` has sentences that say what was not copied.
+    """
 
     run: RunDir
     run_id: str
@@ -52,9 +55,10 @@ class Merged:
 
 
 def all_cases(sources: Sequence[Source]) -> dict[str, dict[str, Any]]:
-    """Return the plan entry of every case in any source, by case id.
+    """Return, by case id, a plan entry for each case that any source has.
 
-    A case is runnable if any source could run it, and oversubscribed only if it was so in all sources that could.
+    A case is runnable if any source could run it. It is oversubscribed only if it was oversubscribed in each of these
+    sources.
     """
     cases: dict[str, dict[str, Any]] = {}
     for source in sources:
@@ -69,7 +73,7 @@ def all_cases(sources: Sequence[Source]) -> dict[str, dict[str, Any]]:
 
 
 def cases_taken(source: Source, cases: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
-    """Return the ids of a source's cases whose finished launches `copy_case` copies; `cases` is from `all_cases`."""
+    """Return the ids of a source's cases whose launches are to be copied. `cases` is the result of `all_cases`."""
     return frozenset(
         own["case_id"] for own in source.plan["cases"] if not _is_crowded(own, cases[own["case_id"]])
     )
@@ -135,7 +139,7 @@ def _launches(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A launch in a source. `mixed_up` is True if its outcome belongs to a different launch than its folder."""
+    """A launch found in a source. `mixed_up` is True if the outcome in its folder belongs to a different launch."""
 
     source: Source
     directory: LaunchDir
@@ -160,7 +164,7 @@ def _copy_launch(found: _Found, number: int, merged: Merged, sessions: Sessions 
     The copies name the new round and run. If the outcome names no session, the session is taken from `sessions`.
 
     Raises:
-        TooLargeError: all that was copied from the source now exceeds the limits of an archive.
+        TooLargeError: what was copied from the source so far exceeds the limits of an archive.
     """
     source, outcome = found.directory, found.outcome
     space = merged.spaces[found.source.path]
@@ -202,7 +206,7 @@ def _change(path: Path, changes: Mapping[str, Any]) -> None:
 def _readdress(path: Path, found: _Found, number: int, run_id: str) -> str:
     """Change the first record in a rank's file so that it names the new round and run.
 
-    Returns why not if the record belongs to a different launch; else an empty text.
+    If the record belongs to a different launch, it is not changed and the reason is returned; otherwise an empty text.
     """
     first, newline, rest = path.read_bytes().partition(b"\n")
     try:
@@ -227,7 +231,7 @@ def _readdress(path: Path, found: _Found, number: int, run_id: str) -> str:
 
 
 def copy_proofs(sources: Sequence[Source], cases: Mapping[str, Any], merged: Merged) -> None:
-    """Copy one proof per case, which is a failed one if any source has one, so that merging hides no failure.
+    """Copy one proof for each case. If any source has a failed proof, copy that, so that merging hides no failure.
 
     Raises:
         TooLargeError: a source's proofs and launches together exceed the limits of an archive.
@@ -250,5 +254,5 @@ def copy_proofs(sources: Sequence[Source], cases: Mapping[str, Any], merged: Mer
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a JSON object to a file, in place of any file or link at that path."""
+    """Write a JSON object to a file. An existing file or link at the path is replaced."""
     write_anew(path, field_lines(data))

@@ -34,7 +34,7 @@ from ddpbench.version import VERSION
 
 
 def merge(paths: Sequence[Path], out: Path) -> Merged:
-    """Merge runs into one run directory, which is read like any other. Raises as `merging` does."""
+    """Merge runs into one run directory, which can be read like any other. Raises like `merging`."""
     with merging(paths, out) as merged:
         return merged
 
@@ -46,7 +46,7 @@ def merging(paths: Sequence[Path], out: Path) -> Iterator[Merged]:
     The body of the `with` statement may remove the directory again with the result's `remove`.
 
     Raises:
-        RequestError: fewer than two different runs, too many, or something that is not a run directory.
+        RequestError: there are fewer than two different runs or too many, or a path is not a run directory.
         TooLargeError: a run has more records and logs than an archive may have.
         IdentityError: machines or programs differ; every difference is named.
         OutputError: `out` exists, or cannot be written.
@@ -91,10 +91,12 @@ def _made(sources: Sequence[Source], folder: MadeFolder, out: Path) -> Merged:
 
 
 def refuse_merged(run: RunDir) -> None:
-    """Refuse to resume a merged run, because its sweeps ran elsewhere and none can continue in its directory.
+    """Refuse to resume a merged run.
+
+    Its launches belong to several runs, each of which can only be resumed in its own directory.
 
     Raises:
-        RequestError: the directory was merged.
+        RequestError: the run is a merged one.
     """
     if run.merged.exists():
         origins = [str(origin["path"]) for origin in read_merged(run)["sources"]]
@@ -170,7 +172,7 @@ def _budget(sources: Sequence[Source], rounds: int) -> dict[str, Any]:
 
 
 def _claims(sources: Sequence[Source]) -> list[PlannedClaim]:
-    """Return the claims of all runs, each once, with every pair of cases that any run has for the claim."""
+    """Return the claims of all runs. Equal claims become one claim with the pairs of cases from all runs."""
     claims: dict[PlannedClaim, dict[tuple[str, str], None]] = {}
     history: dict[PlannedClaim, dict[Past, None]] = {}
     for source in sources:
@@ -186,8 +188,8 @@ def _claims(sources: Sequence[Source]) -> list[PlannedClaim]:
 def _machine(sources: Sequence[Source]) -> dict[str, Any]:
     """Return the content of the merged run's machine.json.
 
-    Its `identity` is what the runs have in common, with the cores and GPUs of the largest run. Its `context` names
-    the runs.
+    Its `identity` has what all runs have in common, and the cores and GPUs of the largest run. Its `context` names the
+    runs.
     """
     largest = max(
         sources,
@@ -245,7 +247,7 @@ def _cores(source: Source) -> int:
 
 
 def _experiments(sources: Sequence[Source], out: Path) -> str:
-    """Return the text of the merged run's experiment.toml, which holds the runs' experiments as comments."""
+    """Return the text of the merged run's experiment.toml, which contains the runs' own experiments as comments."""
     parts = [f"# {out} was merged from {len(sources)} runs and cannot be resumed. Their experiments:\n"]
     for source in sources:
         lines = ("(not readable)" if source.experiment is None else source.experiment).splitlines()

@@ -1,6 +1,6 @@
 """Read the runs to be merged, and check that their results belong together.
 
-Machines and programs must be alike: every key of `identity` must agree except those in `ALLOCATION`, which say how
+Machines and programs must be alike: every key of `identity` must agree, except the keys in `ALLOCATION`. These say how
 many nodes, cores and GPUs and how large a quota a run had, and which cases its experiment has.
 """
 
@@ -77,12 +77,12 @@ class Source:
         return "plan" if "planned_nodes" in self.context else "sweep"
 
     def merged_runs(self, first_round: int, rounds: int, cases: frozenset[str]) -> list[MergedRun]:
-        """Return the entries for this run, or for the runs that it was merged from, in the merged run's plan.
+        """Return the merged plan's entries for this run or, if it was itself merged, for the runs in it.
 
         Args:
             first_round: the run's first round in the merged run.
             rounds: how many of the run's rounds were copied.
-            cases: the ids of the cases whose launches were copied, if there were any.
+            cases: the ids of the cases whose launches, if any, were copied.
         """
         if self.stored.merged:
             return [
@@ -163,7 +163,7 @@ def read(path: Path) -> Source:
 
 
 def check_different(sources: Sequence[Source]) -> None:
-    """Check that no run is given twice, also not as part of a merged run.
+    """Check that no run is given twice, either directly or as part of a merged run.
 
     Raises:
         RequestError: a run is given twice.
@@ -225,7 +225,10 @@ def _differences(first: Source, other: Source) -> list[tuple[str, object, object
 
 
 def devices_of(value: Any) -> list[Any]:
-    """Return the cores or GPUs in a value of machine.json as one list; the value may be a list, or lists by host."""
+    """Return the cores or GPUs in a value of machine.json as one list.
+
+    The value may be a list or a dict of lists by host.
+    """
     if isinstance(value, Mapping):
         return [one for own in value.values() for one in own or ()]
     return list(value or ())

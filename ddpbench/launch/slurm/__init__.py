@@ -1,1 +1,1 @@
-"""Slurm jobs that measure an experiment, one per number of nodes: how they are written, submitted and followed."""
+"""Write, submit and follow the Slurm jobs that measure an experiment, one per number of nodes."""

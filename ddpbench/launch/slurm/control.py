@@ -55,7 +55,7 @@ class UnreachableError(LaunchError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobState:
-    """A job's state in Slurm, the reason for which it waits, and its nodes."""
+    """A job's state in Slurm, the reason why it waits, and its nodes."""
 
     state: str
     reason: str = ""
@@ -69,7 +69,7 @@ class JobState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Partition:
-    """A partition with its number of nodes, and its longest time limit in seconds, or None without a limit."""
+    """A partition with its number of nodes and its longest time limit in seconds (None if there is no limit)."""
 
     name: str
     nodes: int
@@ -91,8 +91,8 @@ _NEVER = frozenset(
 def environment(script: Path | None) -> dict[str, str]:
     """Return this process's environment without the variables that would override the options in a script.
 
-    The result has no SLURM_ variables except SLURM_CONF, because a job may have set them. It has no SBATCH_ variables
-    for options that the script sets, but keeps those for other options, such as a user's default account.
+    SLURM_ variables except SLURM_CONF are removed, because a job may have set them. SBATCH_ variables are removed if
+    the script sets the same option, and kept otherwise, such as a user's default account.
     """
     text = script.read_text(encoding="utf-8") if script is not None else ""
     names = re.findall(r"^#SBATCH --([a-z0-9-]+)", text, flags=re.MULTILINE)
@@ -106,7 +106,7 @@ def environment(script: Path | None) -> dict[str, str]:
 
 
 def _asked(argv: Sequence[str], script: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command of Slurm to its end and return its result; `script` is the script that it submits, if any.
+    """Run a Slurm command to its end and return its result; `script` is the script that it submits, if any.
 
     Raises:
         UnreachableError: the command cannot be run, or does not answer within `ASK_S`.
@@ -124,7 +124,7 @@ def _asked(argv: Sequence[str], script: Path | None = None) -> subprocess.Comple
 
 
 def _complaint(done: subprocess.CompletedProcess[str]) -> str:
-    """Return what a command printed as an error, on one line, or else its exit code."""
+    """Return a command's error message on one line; if it printed none, its exit code."""
     text = done.stderr or done.stdout
     lines = [re.sub(r"^\w+: (error: )?", "", line.strip()) for line in text.splitlines()]
     return "; ".join(dict.fromkeys(filter(None, lines))) or f"exit code {done.returncode}"
@@ -176,10 +176,11 @@ def _limit(text: str) -> float | None:
 def check_room(known: Sequence[Partition], asked: str | None, most_nodes: int, time_s: float) -> None:
     """Check that a requested partition can run a job on `most_nodes` nodes for `time_s` seconds.
 
-    `known` are the cluster's partitions. `asked` has the requested ones, separated by commas; None means the default.
+    `known` are the cluster's partitions. `asked` has the requested partitions, separated by commas; None means the
+    default.
 
     Raises:
-        RequestError: a partition is unknown, or none has that many nodes or that long a time limit.
+        RequestError: a partition is unknown, or no partition has enough nodes or a long enough time limit.
     """
     by_name = {one.name: one for one in known}
     names = asked.split(",") if asked else [one.name for one in known if one.default]
@@ -259,9 +260,9 @@ def states(jobs: Mapping[str, Path]) -> dict[str, JobState]:
 
 
 def strays(scripts: Collection[Path], known: Collection[str]) -> dict[Path, str]:
-    """Return the ids of active jobs of these scripts that are not in `known`, by script.
+    """Return the ids of active jobs that run one of these scripts and are not in `known`, by script.
 
-    There are such jobs if the submitting process was killed before it recorded them.
+    Such jobs exist if the submitting process was killed before it recorded them.
 
     Raises:
         UnreachableError: Slurm does not answer.
@@ -275,7 +276,7 @@ def strays(scripts: Collection[Path], known: Collection[str]) -> dict[Path, str]
 
 
 def _place(script: Path | str) -> str:
-    """Return a script's path without symbolic links, because Slurm may report the path by a different name."""
+    """Resolve the symbolic links in a script's path, because Slurm may report the path by a different name."""
     return os.path.realpath(script)
 
 
@@ -294,7 +295,7 @@ def _queue() -> dict[str, tuple[JobState, str]]:
 
 
 def _ended(job_id: str) -> JobState:
-    """Return the final state of a job that has left the queue, from Slurm's accounting if there is any, else `GONE`."""
+    """Return the final state of a job that has left the queue, from Slurm's accounting; `GONE` if it has no record."""
     if shutil.which("sacct") is not None:
         done = _asked(["sacct", "-n", "-X", "-P", "-j", job_id, "-o", "State,NodeList"])
         state, _, nodes = done.stdout.strip().partition("\n")[0].partition("|")

@@ -22,8 +22,8 @@ _COUNT = re.compile(r"(?:[A-Za-z][\w.-]*:)?(\d{1,6})", re.ASCII)
 class SizeCosts:
     """Costs of the jobs on one number of nodes.
 
-    `least` and `most` are the numbers of launches in the fewest and the most rounds. `estimated_s` is the estimated
-    time of the most launches, up to the budget, and `limit_s` the time limit of one job, both in seconds.
+    `least` and `most` are the numbers of launches in the fewest and in the most rounds. `estimated_s` is the estimated
+    time of `most` launches, at most the budget. `limit_s` is the time limit of one job. Both are in seconds.
     """
 
     name: str
@@ -37,12 +37,12 @@ class SizeCosts:
 
     @property
     def jobs(self) -> int:
-        """The approximate number of jobs, one after the other, that all launches need with this time limit."""
+        """The approximate number of consecutive jobs that all launches need with this time limit."""
         return max(1, -int(-self.estimated_s // self.limit_s))
 
     @property
     def hours(self) -> tuple[float, float]:
-        """The hours for which the jobs hold their nodes, as estimated and at most."""
+        """The hours for which the jobs occupy their nodes: the estimate and the maximum."""
         return self.estimated_s / 3600, max(self.estimated_s, self.jobs * self.limit_s) / 3600
 
     def sentence(self) -> str:
@@ -88,7 +88,10 @@ def total(costs: Sequence[SizeCosts]) -> str:
 
 
 def gpus_per_node(request: Request, shape: JobShape, cases: Sequence[Case]) -> float:
-    """Return how many GPUs a job requests per node; one per rank if no option says so, or 0 for cases on CPUs."""
+    """Return how many GPUs a job requests per node.
+
+    If no option says so, it is one per rank, or 0 for cases on CPUs.
+    """
     if (value := request.value("gpus-per-node")) is not None:
         return _count(value)
     if (value := request.value("gpus-per-task")) is not None:
@@ -115,7 +118,7 @@ def _count(value: str) -> int:
 
 
 def _hours(costs: Sequence[SizeCosts]) -> str:
-    """Return the total node hours, and GPU hours if GPUs are requested, as text, both as estimated and at most."""
+    """Return as text the estimated and the maximal node hours in total, and GPU hours too if GPUs are requested."""
     kinds = {
         "node hours": [float(one.nodes) for one in costs],
         "GPU hours": [one.nodes * one.gpus_per_node for one in costs],

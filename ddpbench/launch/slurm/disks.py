@@ -1,11 +1,11 @@
 """Run directories on the nodes' own disks, for clusters without a shared directory.
 
-A run directory is sent in its job's script. The job unpacks it on every node, except over newer files. The job's
-processes gather all records on one node (`worker/slot`). The records are fetched from that node with srun, while the
-job runs and once more when it has ended.
+The job's script contains the packed run directory. The job unpacks it on every node, but does not overwrite newer
+files. The job's processes gather all records on one node (`worker/slot`). The records are fetched from this node with
+srun, while the job runs and once more when it has ended.
 
-The disk may be writable for every user, such as `/tmp`. The folder's name is drawn at random when the submission is
-made. The folder is made with mode 700, and is checked on every node before anything is read or written in it.
+The parent folder may be writable for every user, such as `/tmp`. Therefore the run's folder gets a random name, drawn
+when the submission is made, and mode 700. It is checked on every node before anything is read or written in it.
 """
 
 from __future__ import annotations
@@ -130,7 +130,10 @@ def archive(run: Path) -> str:
 
 
 def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Return a file's or folder's entry without its owner; None, which leaves the entry out, for anything else."""
+    """Return an archive entry without its owner if it is a file or folder.
+
+    For anything else return None, which leaves it out.
+    """
     if not (entry.isfile() or entry.isdir()):
         return None
     entry.uid = entry.gid = 0
@@ -161,7 +164,7 @@ def _on_nodes(line: Sequence[str], command: str) -> bytes:
     """Run a command on the nodes and return its output.
 
     Raises:
-        UnreachableError: the command cannot be run there now, or fails.
+        UnreachableError: the command cannot be run on the nodes now, or fails.
     """
     try:
         done = subprocess.run(
@@ -189,13 +192,13 @@ class RefusedFolderError(LaunchError):
 
 
 def fetch(run: Path, where: str, nodes: str, count: int, request: Request, *, job_id: str | None) -> None:
-    """Fetch a job's records from its nodes' disks into the run directory `run`.
+    """Fetch a job's records from the disks of its nodes into the run directory `run`.
 
-    `where` is the folder there, from `place`. `nodes` is Slurm's list of the `count` nodes. `job_id` is None once the
-    job has ended.
+    `where` is the folder on the nodes, from `place`. `nodes` is Slurm's list of the `count` nodes. `job_id` is None
+    once the job has ended.
 
     Raises:
-        UnreachableError: the nodes cannot be asked now, or none of them answered.
+        UnreachableError: the nodes cannot be reached now, or none of them answered.
         RefusedFolderError: no node has a folder that only its owner can write to.
         OutputError: the run cannot be written here.
     """
@@ -218,7 +221,7 @@ def fetch(run: Path, where: str, nodes: str, count: int, request: Request, *, jo
 
 
 def _unpack(run: Path, data: bytes) -> None:
-    """Unpack fetched records (`data`, an archive) into the run directory, except over newer files.
+    """Unpack fetched records (`data`, an archive) into the run directory, without overwriting newer files.
 
     Raises:
         UnreachableError: the archive was cut short in transfer.

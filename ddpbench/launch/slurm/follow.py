@@ -50,10 +50,11 @@ FollowStep = Literal["wait", "submit", "done", "give up"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunProgress:
-    """The progress of a run: how many launches and proofs are `finished`, and how many `sessions` it had.
+    """The progress of a run: how many launches and proofs are `finished`, and how many `sessions` it has had.
 
-    `carried_out` is True if, since the last job was submitted, a session ended with nothing left to measure within
-    the budget. `left_out` is True if the budget was then too small for all launches of the fewest rounds.
+    `carried_out` is True if, since the last job was submitted, a session has ended because nothing was left to measure
+    within the budget. `left_out` is True if that session left out launches of the fewest rounds because the budget was
+    too small.
     """
 
     finished: int
@@ -84,8 +85,8 @@ def next_step(
 ) -> FollowStep:
     """Return the next step for the jobs on one number of nodes (a size of the submission).
 
-    `last` is the last submitted job, and `state` its state in Slurm. `first` is True when the running command decides
-    on this size for the first time. `again` is True if a job is to rerun failed launches.
+    `last` is the last submitted job, and `state` its state in Slurm. `first` is True if this command decides about this
+    size for the first time. `again` is True if a job is to rerun failed launches.
     """
     if last is None:
         return "submit"
@@ -105,7 +106,7 @@ class SubmissionListener(Protocol):
         """Handle a check of the job on one number of nodes: its state in words, and how many launches are measured."""
 
     def event(self, sentence: str) -> None:
-        """Handle an event, given as a sentence, which is reported once."""
+        """Handle a sentence about an event. Each event is reported once."""
 
 
 @dataclass
@@ -151,7 +152,7 @@ class Follower:
         }
 
     def submit_missing(self) -> None:
-        """Submit jobs for sizes without a current job, and return at once.
+        """Submit a job for each size that has no current job, and return at once.
 
         Raises:
             RequestError: sbatch refuses a script.
@@ -163,7 +164,7 @@ class Follower:
             self._look(size, states)
 
     def follow(self) -> None:
-        """Submit jobs, and wait until the launches of every size are measured or given up.
+        """Submit jobs, and wait until the launches of every size are measured or the size is given up.
 
         Raises:
             RequestError: sbatch refuses a script.
@@ -190,7 +191,10 @@ class Follower:
                 self.sleep(pause)
 
     def _adopt(self, *only: SubmittedSize) -> None:
-        """Record active jobs that were submitted but not recorded, of the given sizes, or of all if none is given."""
+        """Record active jobs that were submitted but never recorded.
+
+        If sizes are given, only look at the jobs of these.
+        """
         sizes = {size.script: size for size in only or self.submission.sizes}
         known = {job.job_id for size in self.submission.sizes for job in size.jobs}
         for script, job_id in control.strays(list(sizes), known).items():
@@ -210,8 +214,8 @@ class Follower:
     def _fetch(self, size: SubmittedSize, state: JobState | None) -> bool:
         """Fetch the last job's records from its nodes' own disks if that is due.
 
-        It is due about every minute while the job runs, and once it has ended. Returns whether the next step for this
-        size can be decided.
+        This is due about every minute while the job runs, and once more after its end. Returns whether the next step
+        for this size can be decided.
         """
         nodes, last, runs = size.shape.nodes, size.jobs[-1], state is not None and state.active
         if state is not None and state.nodes and state.nodes != last.nodes:
@@ -258,7 +262,7 @@ class Follower:
         return False
 
     def _lost(self, size: SubmittedSize, why: str) -> None:
-        """Report that an ended job's measurements since the last fetch are lost, and fetch no more of this job."""
+        """Report that an ended job's measurements since the last fetch are lost, and stop fetching its records."""
         job = size.jobs[-1].job_id
         self.listener.event(
             f"{size.name}: the records that job {job} made since the last fetch are lost: {why}"
@@ -273,7 +277,7 @@ class Follower:
         """Check that the directories of the submission and its runs still exist.
 
         Raises:
-            LaunchError: one was deleted or moved.
+            LaunchError: a directory was deleted or moved.
         """
         for path in (self.submission.path, *(size.run.path for size in self.submission.sizes)):
             try:
@@ -346,7 +350,7 @@ class Follower:
 
 
 def _words(last: SubmittedJob, state: JobState) -> str:
-    """Return words for a job's state."""
+    """Return a phrase for a job's state."""
     if state.state == "RUNNING":
         return f"job {last.job_id} runs on {state.nodes}"
     if state.state == "PENDING":
@@ -356,7 +360,7 @@ def _words(last: SubmittedJob, state: JobState) -> str:
 
 
 def _why(size: SubmittedSize, last: SubmittedJob, state: JobState | None, progress: RunProgress) -> str:
-    """Return a sentence on why no further job is submitted for a size."""
+    """Return a sentence that says why no further job is submitted for a size."""
     ended = state.state if state is not None else GONE
     output = size.output(last.job_id)
     if ended.startswith("CANCELLED"):

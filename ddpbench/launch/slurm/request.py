@@ -37,10 +37,10 @@ _OWN = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Option:
-    """An option of sbatch that fits on a line of a script; without a value it is a switch.
+    """An option of sbatch that fits on one line of a script. An option without a value is a switch.
 
     Raises:
-        RequestError: the name is not an option's, or a submission does not take it (`_OWN`).
+        RequestError: the name cannot be an option's name, or ddpbench sets this option itself (`_OWN`).
     """
 
     name: str
@@ -62,10 +62,11 @@ class Option:
 class Request:
     """The options of Slurm jobs for an experiment.
 
-    `sizes` are numbers of nodes, ascending, one per job. `time_s` is the jobs' time limit in seconds; None takes it
-    from the estimate. `setup` are shell lines that run before anything else, such as `module load cuda`.
-    `port` is the port on the first node at which slots meet; None derives one from the job's id. `local` is a folder on
-    each node's own disk if no directory is shared, else empty. The nodes' shells expand variables in it.
+    `sizes` has the number of nodes of each job, ascending. `time_s` is the jobs' time limit in seconds; if it is None,
+    the limit is derived from the estimated time. `setup` has shell lines that run before anything else, such as `module
+    load cuda`. `port` is the port on the first node at which a job's processes (slots) meet; if it is None, it is
+    derived from the job's id. `local` is a folder on each node's own disk, for clusters without a shared directory;
+    otherwise it is empty. The nodes' shells expand variables in `local`.
     """
 
     sizes: tuple[int, ...]
@@ -120,7 +121,7 @@ def parse_option(text: str) -> Option:
     """Parse an option of sbatch, such as `qos=high` or `hold`.
 
     Raises:
-        RequestError: the text is not an option, or a submission does not take it.
+        RequestError: the text is not an option, or ddpbench sets this option itself.
     """
     name, equals, value = text.partition("=")
     name = name.strip().removeprefix("--")
@@ -132,7 +133,7 @@ def parse_option(text: str) -> Option:
 
 
 def parse_time(text: str) -> float | None:
-    """Parse a time limit, `45 min` or Slurm's `2:30:00`, `1-12` (days-hours) or `90` (minutes), into seconds.
+    """Parse a time limit into seconds: `45 min`, or in Slurm's form `2:30:00`, `1-12` (days-hours) or `90` (minutes).
 
     The result is None for `auto`.
 

@@ -18,7 +18,7 @@ FIRST_PORT, PORTS = 20_000, 12_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slots:
-    """The parts of the command that starts the processes of a job (slots), one per rank."""
+    """The parts of the command that starts a job's processes, one per rank, which are called slots."""
 
     python: str
     again: str
@@ -43,8 +43,8 @@ def job_script(
 ) -> str:
     """Return the script of the job that runs the plan of `run_dir` in an allocation of the given shape.
 
-    `name` is the job's name, `cpus` the cores per rank (None for Slurm's default) and `time_s` the time limit, seconds.
-    If Slurm or a user starts the job again, it continues with the remaining launches.
+    `name` is the job's name, `cpus` the number of cores per rank (None for Slurm's default) and `time_s` the time limit
+    in seconds. If Slurm or a user starts the job again, it continues with the remaining launches.
 
     Raises:
         RequestError: a value has a line break or another control character, which a script cannot hold.
@@ -92,7 +92,7 @@ def _options(
     time_s: float,
     local: bool,
 ) -> list[tuple[str, str | None]]:
-    """Return sbatch's options for a script. The user's options replace ddpbench's of the same name."""
+    """Return sbatch's options for a script. A user's option replaces ddpbench's option of the same name."""
     options: list[tuple[str, str | None]] = [
         ("job-name", name),
         ("nodes", str(shape.nodes)),

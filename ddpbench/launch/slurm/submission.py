@@ -1,6 +1,6 @@
-"""A submission: a directory with a run directory and a script for each number of nodes, and the submitted jobs.
+"""A submission: a directory that has a run and a script for each number of nodes, and a list of submitted jobs.
 
-`records/submission_dir.py` has the paths in the directory.
+`records/submission_dir.py` defines the paths in the directory.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _START_S = 300.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubmittedJob:
-    """A submitted job, with the numbers of launches and sessions that its run had when the job was submitted.
+    """A submitted job, and how many launches and sessions its run had when the job was submitted.
 
-    `launches` includes proofs. If no directory is shared, `nodes` are those on which the job was last seen, and
-    `fetched` says whether its final records have been fetched.
+    `launches` includes proofs. If the nodes share no directory, `nodes` names the nodes on which the job was last seen,
+    and `fetched` says whether its final records have been fetched.
     """
 
     job_id: str
@@ -79,7 +79,7 @@ class SubmittedSize:
         return sum(1 for path in self._outcomes() if not path.parent.name.startswith("proof"))
 
     def finished(self) -> int:
-        """Return how many launches and proofs have ended, without those that were set aside to be repeated."""
+        """Return how many launches and proofs have ended. Those that were set aside to be repeated do not count."""
         return len(self._outcomes())
 
     def _outcomes(self) -> list[Path]:
@@ -91,7 +91,7 @@ class SubmittedSize:
         ]
 
     def promised(self) -> int:
-        """Return how many launches the plan has in its fewest rounds, without proofs."""
+        """Return how many launches the plan's fewest rounds have, without proofs."""
         plan = read_plan(self.run)
         return plan.budget.rounds_min * sum(entry.skip_reason is None for entry in plan.cases)
 
@@ -115,7 +115,7 @@ def new_key() -> str:
 
 @dataclass(kw_only=True, slots=True)
 class Submission:
-    """A submission, whose directory exists or is yet to be written. `asked` records what the user requested."""
+    """A submission. Its directory may not have been written yet. `asked` records what the user requested."""
 
     path: Path
     sizes: list[SubmittedSize]
@@ -174,10 +174,10 @@ class Submission:
 def plan_submission(
     source: Path, request: Request, *, overrides: Sequence[str] = (), out: Path | None = None
 ) -> Submission:
-    """Plan the submission of an experiment, or read it if the directory already holds it; write nothing.
+    """Plan the submission of an experiment, or read it if its directory exists already. Nothing is written.
 
     A case runs in the smallest allocation that has enough nodes. The base case of a speed-up also runs in each
-    allocation that has a case of its curve, so that both come from the same nodes and rounds.
+    allocation that has a case of the same curve. Thus both are measured on the same nodes and in the same rounds.
 
     Raises:
         RequestError: the experiment is invalid, none of its cases fits, or the directory holds a different submission.
@@ -267,7 +267,8 @@ def _check_same(found: Submission, asked: Mapping[str, Any]) -> None:
 def _cases_of(nodes: int, sizes: Sequence[int], planned: PlannedFor) -> list[PlannedCase]:
     """Return the cases to run on `nodes` nodes, and their base cases.
 
-    A case runs on the smallest number of nodes in `sizes` that has room for it. Skipped cases belong to the largest.
+    A case runs on the smallest number of nodes in `sizes` that has room for it. Skipped cases belong to the largest
+    number.
     """
 
     def home(entry: PlannedCase) -> int:
@@ -284,7 +285,7 @@ def _cases_of(nodes: int, sizes: Sequence[int], planned: PlannedFor) -> list[Pla
 def time_limit_s(total_s: float, estimated_s: float) -> float:
     """Return the time limit of a job, seconds: twice the estimate of its launches, plus time to start up.
 
-    The doubled estimate is limited to `budget.total` (`total_s`, seconds), after which the job ends by itself.
+    The doubled estimate is at most `total_s` (`budget.total`, seconds), because the job ends by itself after that time.
     """
     return _START_S + min(total_s, 2 * estimated_s)
 
@@ -303,12 +304,12 @@ def write_submission(submission: Submission) -> None:
 
 
 def current(submission: Submission) -> Submission:
-    """Return the submission as it is stored now, with the request of the given one. The directory must be locked.
+    """Return the submission as it is now stored, but with the request of `submission`. The directory must be locked.
 
     A new submission, which is not stored yet, is returned unchanged.
 
     Raises:
-        RequestError: the submission is new, and a different one has meanwhile been stored in the directory.
+        RequestError: the submission is new, but a different one has been stored in the directory meanwhile.
         IdentityError: the directory's file is damaged.
     """
     if not SubmissionDir(submission.path).is_there:
@@ -322,7 +323,7 @@ def current(submission: Submission) -> Submission:
 
 
 def plan_of(submission: Submission, size: SubmittedSize) -> Plan | StoredPlan:
-    """Return the plan for one number of nodes: the submission's new plan, or that of the existing run.
+    """Return the plan for one number of nodes: the submission's new plan, or the existing run's plan.
 
     Raises:
         RequestError: an existing run cannot be read.
@@ -331,13 +332,13 @@ def plan_of(submission: Submission, size: SubmittedSize) -> Plan | StoredPlan:
 
 
 def time_of(submission: Submission, size: SubmittedSize, plan: Plan | StoredPlan) -> float:
-    """Return the time limit of a job, seconds, as requested, or else as `time_limit_s` gives it."""
+    """Return the time limit of a job (s): the requested limit, or else the result of `time_limit_s`."""
     given = submission.request.time_s
     return time_limit_s(plan.budget.total, size.estimated_s) if given is None else given
 
 
 def needs(submission: Submission) -> dict[int, float]:
-    """Return the time limit of each job that is still to be submitted, seconds, by its number of nodes.
+    """Return the time limit (s) of each job that is still to be submitted, by the job's number of nodes.
 
     Raises:
         RequestError: an existing run cannot be read.
@@ -352,7 +353,7 @@ def needs(submission: Submission) -> dict[int, float]:
 
 
 def _cpus(cases: Sequence[Case]) -> int | None:
-    """Return the most cores that a rank of these cases needs; None with GPUs, where Slurm's default is better.
+    """Return the most cores that a rank of these cases needs; None for cases on GPUs, where Slurm's default is better.
 
     A rank needs a core for each of its threads and loader workers.
     """
@@ -464,7 +465,9 @@ class _Stored(BaseModel, strict=True):
 
 
 def open_submission(path: Path) -> Submission:
-    """Read the submission in a directory; check all its values, and that nothing leads out of the directory.
+    """Read the submission in a directory.
+
+    Check all its values, and that no path or link in it leads out of the directory.
 
     Raises:
         RequestError: the directory holds no submission.

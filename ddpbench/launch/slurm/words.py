@@ -14,7 +14,7 @@ _LONGEST_NAME = 64
 
 
 def one_line(what: str, text: str) -> str:
-    """Return the text if it fits on one line of a script; `what` names it in the error.
+    """Return the text after checking that it fits on one line of a script; `what` names it in the error.
 
     Raises:
         RequestError: the text has a line break or another control character.
@@ -28,7 +28,7 @@ def one_line(what: str, text: str) -> str:
 
 
 def for_sbatch(what: str, value: str) -> str:
-    """Return a value quoted for a `#SBATCH` line, with a backslash before quotes and backslashes if it needs quotes.
+    """Return a value for a `#SBATCH` line. If it needs quotes, add them, and escape quotes and backslashes in it.
 
     Raises:
         RequestError: a script cannot hold the value.

@@ -1,1 +1,1 @@
-"""A sweep measures the cases of an experiment: it plans, proves, runs round after round, stops, and can be resumed."""
+"""A sweep measures the cases of an experiment. It plans and proves them, runs rounds, stops, and can be resumed."""

@@ -1,4 +1,4 @@
-"""Checks and locks the run directory of a sweep, which is new or is resumed."""
+"""Check and lock the run directory of a sweep that is new or resumed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ddpbench.text_safety import command
 
 @contextmanager
 def own_directory(prepared: Prepared, claim: AbstractContextManager[object]) -> Iterator[Made]:
-    """Check a run directory to resume, enter `claim`, lock the directory, and yield a record of what is created in it.
+    """Check the run directory, enter `claim`, lock the directory, and yield a record of what is created in it.
 
     Raises:
         RequestError: the output cannot be used, or belongs to a different machine or experiment.
@@ -40,10 +40,10 @@ def _locked(run: RunDir) -> AbstractContextManager[None]:
 
 
 def _begin(run: RunDir, made: Made) -> None:
-    """Record which entries of a new sweep's locked directory were there before, so that they are not removed.
+    """Record what a new sweep's locked directory already contains, so that it is not removed later.
 
     Raises:
-        OutputError: the directory has become a different sweep's.
+        OutputError: a different sweep has meanwhile used the directory.
     """
     if run.plan.exists():
         raise OutputError(
@@ -55,7 +55,7 @@ def _begin(run: RunDir, made: Made) -> None:
 
 @contextmanager
 def _writing(prepared: Prepared, made: Made) -> Iterator[None]:
-    """If the `with` body raises an OSError before a plan exists, remove what was created and raise an OutputError."""
+    """If the body raises an OSError before a plan exists, remove what was created and raise an OutputError instead."""
     run = prepared.run
     try:
         yield

@@ -1,4 +1,7 @@
-"""The identity of a run: its machine, experiment and cases, written once and compared when the run is resumed."""
+"""The identity of a run: its machine, experiment and cases.
+
+It is written once, and compared when the run is resumed.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ from ddpbench.spec.differences import settings_apart
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """Facts that a process with torch has found before the first launch."""
+    """Facts that a process with torch found before the first launch."""
 
     gpu_addresses: list[str | None]
     plan: Plan
@@ -79,9 +82,9 @@ def check_resumable(prepared: Prepared) -> None:
 
 
 def _apart(prepared: Prepared, toml: str) -> dict[str, str]:
-    """Return words that may explain why a digest has changed, by the digest's name.
+    """Return, by a digest's name, a text that may explain why the digest has changed.
 
-    They name the changed settings for the experiment's digest, and the source files for the workloads' digest.
+    For the experiment's digest it names the changed settings, for the workloads' digest the source files.
     """
     before = ""
     with contextlib.suppress(OSError, DdpbenchError):  # the file is read only for the message
@@ -103,7 +106,7 @@ def identify(
     `claim_gpus` is called with the UUIDs of the used GPUs, before anything is computed on them or written.
 
     Raises:
-        IdentityError: the directory is of a different machine or experiment.
+        IdentityError: the directory belongs to a different machine or experiment.
         MachineError: raised by `claim_gpus`.
         WorkloadError: a user's workload does not work.
     """
@@ -137,9 +140,9 @@ def identify(
 def _settled(
     prepared: Prepared, server: ServerProcess, own: Mapping[str, Mapping[str, Any]], listener: Listener
 ) -> Plan:
-    """Return the plan without users' classes that failed a trial and with one bucket cap per distinct set of buckets.
+    """Return the plan without users' classes that failed a trial, and without bucket caps that make the same buckets.
 
-    `own` has the results of the trials of users' classes.
+    `own` has the results of trying users' classes.
     """
     plan = prepared.plan
     cases: Sequence[PlannedCase] = within_own(plan.cases, own)
@@ -158,7 +161,7 @@ def _settled(
 
 
 def _check_cases(run: RunDir, plan: Plan) -> None:
-    """Check that a plan has the cases of the run's stored plan. Cases are compared by their ids.
+    """Check that a plan has the same cases as the run's stored plan. Cases are compared by their ids.
 
     Raises:
         IdentityError: the cases differ.
@@ -173,5 +176,5 @@ def _check_cases(run: RunDir, plan: Plan) -> None:
 
 
 def _few(ids: Iterable[str]) -> str:
-    """Return up to three ids as text."""
+    """Return ids as text, at most three of them."""
     return ", ".join(sorted(ids)[:3])

@@ -1,4 +1,4 @@
-"""Run a sweep's launches on their cores, GPUs and networks, in a comparison interleaved with the other side's."""
+"""Run a sweep's launches on their cores, GPUs and networks. In a comparison, they alternate with the other side's."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ class Launching:
         )
 
     def start_server(self, entry: PlannedCase, number: int, servers: Servers) -> None:
-        """Start the fork server for a round's first launch if the sweep is a side of a comparison.
+        """If the sweep is a side of a comparison, start the fork server for the first launch of a round now.
 
-        Neither side measures yet, so that both can start servers at the same time.
+        No side is measuring yet, so both can start their servers at the same time.
         """
         if self._turn is not None and entry.case.launcher == "local":
             servers.of(self.plan(entry.case, "measure", number).server_env)
@@ -92,7 +92,7 @@ class Launching:
         *,
         sharing: Sequence[PlannedCase] = (),
     ) -> None:
-        """Run one launch and report it. `sharing` are the launches among which a server's start-up time is divided."""
+        """Run one launch and report it. A server's start-up time is divided among the launches in `sharing`."""
         case = entry.case
         self._progress.tell_launch(entry, purpose, number)
         with ExitStack() as stack:

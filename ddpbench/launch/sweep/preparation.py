@@ -1,4 +1,4 @@
-"""The request for a sweep, and its validation, which refuses all that it can before anything is started."""
+"""The request for a sweep, and its validation, which finds as many problems as possible before anything is started."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from ddpbench.text_safety import command
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepRequest:
-    """The experiment to sweep and the output directory. `experiment` is a TOML file, or a run directory to resume."""
+    """The request to measure an experiment. `experiment` is a TOML file, or a run directory to resume."""
 
     experiment: Path
     overrides: Sequence[str] = ()
@@ -58,7 +58,7 @@ class SweepRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepared:
-    """A validated request for a sweep, of which nothing has been started."""
+    """A validated request for a sweep. Nothing has been started yet."""
 
     experiment: Experiment
     plan: Plan
@@ -74,11 +74,11 @@ class Prepared:
 
 
 def _places(request: SweepRequest) -> tuple[Path, Path | None]:
-    """Return the experiment's file, and the run directory, or None if a new directory gets a default name.
+    """Return the experiment's file, and the run directory (None for a new directory with a default name).
 
     Raises:
         RequestError: a file does not exist, or the run cannot be resumed.
-        IdentityError: the given directory is not a run's.
+        IdentityError: the given directory is not a run directory.
     """
     source, out = request.experiment, request.out
     if source.is_dir():
@@ -161,7 +161,7 @@ def _check_checkpoint_dirs(cases: Sequence[PlannedCase]) -> None:
     """Check the directories for checkpoints of these cases.
 
     Raises:
-        OutputError: one is missing or cannot be written, or other users can replace what is in it.
+        OutputError: a directory is missing or cannot be written, or other users can replace what is in it.
     """
     for name in dict.fromkeys(entry.case.checkpoint_dir for entry in cases):
         if name and not (Path(name).is_dir() and os.access(name, os.W_OK | os.X_OK)):

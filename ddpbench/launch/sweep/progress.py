@@ -1,4 +1,4 @@
-"""The progress of a sweep: the launches that are done, the expected time of the rest, and reports of both."""
+"""The progress of a sweep: which launches are done, and how long the rest will take. Reports both."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Progress:
         self._tell_room("as estimated", self._budget.total, 0)
 
     def tell_room(self, when: str, number: int) -> None:
-        """Report if the remaining budget has room for more or fewer rounds than `rounds_min`.
+        """Report it if the remaining budget has room for more or fewer rounds than `rounds_min`.
 
         `when` is the beginning of the report, such as `after round 3`. Round `number` is next.
         """

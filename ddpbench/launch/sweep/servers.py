@@ -1,4 +1,4 @@
-"""The fork servers of a sweep, and the round to which each server's start-up time is charged."""
+"""The fork servers of a sweep. Each server's start-up time is charged to one round."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from ddpbench.spec import PlannedCase
 
 
 class Servers(AbstractContextManager["Servers"]):
-    """A context manager for fork servers, one per environment, which are started on first use."""
+    """A context manager for fork servers. There is one server per environment, started on first use."""
 
     def __init__(self, log: Path, *, log_stays: bool = True) -> None:
-        """`log_stays` says that errors may name the file `log`; False if its folder will be removed soon."""
+        """`log_stays` says whether errors may name the file `log`.
+
+        It is False if the file's folder will be removed soon.
+        """
         self._log, self._log_stays = log, log_stays
         self._stack = ExitStack()
         self._running: dict[str, ServerProcess] = {}
@@ -43,7 +46,7 @@ class Servers(AbstractContextManager["Servers"]):
         return ServerProcess(env, self._log, log_stays=self._log_stays)
 
     def charged_s(self, server: Ranks, number: int) -> float:
-        """Return the start-up time charged to round `number`, seconds, which is 0 after the server's first round."""
+        """Return the start-up time (s) charged to round `number`. It is 0 after the server's first round."""
         if not server.start_s:  # a different launcher, which serves one launch
             return 0.0
         return server.start_s if self._first_round.setdefault(server, number) == number else 0.0
@@ -55,10 +58,10 @@ class Servers(AbstractContextManager["Servers"]):
         self._stack.close()
 
     def end_round(self, *, serve_on: bool) -> None:
-        """End the running servers unless `serve_on`, and free the memory that launches took.
+        """End the running servers unless `serve_on`, and free the memory that launches used.
 
-        Collecting garbage keeps a long sweep from growing: reference cycles and the interpreter's lists of free
-        objects would stay for hundreds of rounds, and block other memory from reuse.
+        Collecting garbage keeps the memory of a long sweep from growing. Otherwise reference cycles and the
+        interpreter's lists of free objects would stay for hundreds of rounds and keep other memory from being reused.
         """
         if not serve_on:
             self.end()
@@ -71,8 +74,8 @@ class Servers(AbstractContextManager["Servers"]):
 class LastingServers(Servers):
     """Fork servers that several sweeps share. Each round has its own set of servers, as in a single sweep.
 
-    Use it as a context around the sweeps, and call `rewind` before each. Sweeps with a different environment or
-    working directory get separate sets, because a server keeps those with which it was started.
+    Use it as a context around the sweeps, and call `rewind` before each sweep. Sweeps with a different environment or
+    working directory get separate sets, because a server keeps the environment and directory it was started with.
     """
 
     def __init__(self, log: Path, *, log_stays: bool = True) -> None:
@@ -82,13 +85,13 @@ class LastingServers(Servers):
         self._sets: dict[tuple[str, int], dict[str, ServerProcess]] = {}
 
     def rewind(self) -> None:
-        """Go back to the first round's set of servers for this process's environment and working directory."""
+        """Return to the first round's set of servers, for this process's environment and working directory."""
         now = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         self._given = json.dumps([str(Path.cwd()), now], sort_keys=True)
         self._go_to(0)
 
     def end_round(self, *, serve_on: bool) -> None:
-        """Move to the next round's set; with `serve_on` stay with the present one."""
+        """Move on to the next round's set of servers; with `serve_on`, keep the present set."""
         if not serve_on:
             self._go_to(self._round + 1)
         gc.collect()

@@ -1,4 +1,4 @@
-"""The rule that ends a sweep when its time is spent, or when enough rounds are done and intervals are narrow."""
+"""The rule that ends a sweep: when its time is spent, or when enough rounds are done and intervals are narrow."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class StoppingRule:
         self._begun = False
 
     def left_s(self, started: float) -> float:
-        """Return the budget left to a sweep that started at clock time `started`, seconds."""
+        """Return how much of the time budget (s) is left to a sweep that started at clock time `started`."""
         return started + self._budget.total - self._clock()
 
     def reason(self, number: int, started: float) -> str:
         """Return why round `number` is not to be run in a sweep that started at clock time `started`; empty to run it.
 
-        The reason is `budget` if the round does not fit into the remaining time. A session's first round is run even
-        then, if it is one of the first `rounds_min`.
+        The reason is `budget` if the round does not fit into the remaining time. However, a session's first round is
+        run even if it does not fit, provided that it is one of the first `rounds_min` rounds.
         """
         if number < self._budget.rounds_min:
             todo = self._done.left_of_round(number)

@@ -1,4 +1,4 @@
-"""Run a prepared sweep: proofs first, then round after round, until the sweep is to stop."""
+"""Run a prepared sweep: proofs first, then round after round until it stops."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class Sweep:
             listener: receives the sweep's events.
             clock: returns seconds from any zero point.
             gate: decides before each round whether to run it, in place of the stopping rule. It may wait while the
-                other side measures. The sweep then claims no cores.
-            turn: the connection to the turnstile at which launches wait for the other side; None without one.
+                other side measures. A sweep with a gate claims no cores.
+            turn: the connection to the turnstile, a server at which launches wait for the other side; None without one.
             servers: fork servers shared with other sweeps; None starts separate ones.
-            lenders: runs with the same id, whose proofs of the same cases also count for this run.
+            lenders: runs with the same id. Their proofs of the same cases also count for this run.
         """
         self._gate, self._servers, self._lenders = gate, servers, lenders
         self._prepared, self._listener, self._clock = prepared, listener, clock
@@ -70,7 +70,7 @@ class Sweep:
 
     @property
     def planned(self) -> tuple[PlannedCase, ...]:
-        """All planned cases. More of them may be skipped once the first process has described the machine."""
+        """All planned cases. Once the first process has described the machine, more of them may be skipped."""
         return self._progress.plan.cases
 
     def run(self) -> SweepResult:
@@ -182,9 +182,9 @@ class Sweep:
         return "rounds_max"
 
     def _round(self, number: int, servers: Servers) -> bool:
-        """Run a round's unfinished launches, then end their fork servers, so that the next round gets new ones.
+        """Run a round's unfinished launches, then end their fork servers, so that the next round gets new servers.
 
-        The servers stay if other sweeps share the cores, because numbers do not count then, and starting a server takes
+        If other sweeps share the cores, the servers stay: numbers do not count then, and starting a server takes
         seconds. Returns False if a launch was left out because it would end after the budget is spent.
         """
         progress = self._progress

@@ -1,4 +1,4 @@
-"""`ddpbench doctor --nodes`, which runs this node's part of the check; on the first node, it returns the findings."""
+"""`ddpbench doctor --nodes`: run this node's part of the check of all nodes. The first node gets the findings."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class NodeSeat:
 
 
 def seat_of(names: str, host: Host, env: Mapping[str, str] = os.environ) -> NodeSeat:
-    """Return this node's number among the nodes, from a launcher's variables, else from its position in `names`.
+    """Return this node's place among the nodes, from a launcher's variables, or else from its position in `names`.
 
     Raises:
-        RequestError: `names` has fewer than two names, or one that no host can have, or this node's number cannot be
+        RequestError: `names` has fewer than two names, or a name that no host can have, or this node's number cannot be
             determined.
         LaunchError: Slurm does not report the job's nodes.
     """
@@ -91,7 +91,7 @@ def _addresses_of(name: str) -> list[str]:
 
 
 def _slurm_addresses(env: Mapping[str, str]) -> list[str]:
-    """Return the addresses of a job's nodes as Slurm knows them, because the nodes' names may not resolve.
+    """Return the addresses that Slurm has for a job's nodes. The nodes' names may not resolve.
 
     Raises:
         LaunchError: Slurm does not report the nodes.
@@ -157,7 +157,8 @@ def own_node(seat: NodeSeat, host: Host) -> Node:
 def _address(interface: Interface, why: str) -> str:
     """Return the address at which gloo would listen.
 
-    This is the address that `why` (gloo's reason for the interface) ends with, else the interface's first.
+    This is the address at the end of `why` (gloo's reason for the interface), if any, else the interface's first
+    address.
     """
     return next((one for one in interface.addresses if why.endswith(f" {one}")), interface.addresses[0])
 
@@ -176,7 +177,9 @@ def check_nodes(
     host: Host | None = None,
     waiting: Callable[[str], None] = lambda _: None,
 ) -> Sequence[CheckResult] | None:
-    """Return findings on the nodes and their links, with the verdict last; None on all nodes but the first.
+    """Return findings about the nodes and their links, with the verdict last.
+
+    Only the first node gets them; others get None.
 
     Raises:
         RequestError: see `seat_of`.

@@ -1,8 +1,8 @@
-"""Exchange between nodes: the first node listens, and the others send it their descriptions and measurements.
+"""Exchange data between nodes: the first node listens, and the others send it their descriptions and measurements.
 
-Each connection carries unencrypted lines of JSON with numbers and names, which are never executed. Ranks of a sweep
-find each other through a torch store instead (`worker/slot/meeting.py`). The doctor cannot use a store, because it
-also checks hosts whose torch is broken or missing, and a store does not report a peer that hangs up.
+Each connection carries unencrypted lines of JSON with numbers and names, which are never executed. The ranks of a sweep
+find each other in another way, through a torch store (`worker/slot/meeting.py`). The doctor cannot use a store, because
+torch may be broken or missing on the hosts it checks, and because a store does not report a peer that hangs up.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _Read = TypeVar("_Read")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """A node's description of itself: its host, gloo's interface and why gloo uses it, and the interface's address.
+    """A node's description of itself: its host, the interface that gloo uses and why, and the interface's address.
 
     Other nodes connect to `address` and `port`.
     """
@@ -111,7 +111,7 @@ class _Line:
 
 
 def rounds_of(count: int) -> list[list[tuple[int, int]]]:
-    """Return all pairs of the nodes 0 to `count - 1`, as rounds in which each node is in at most one pair.
+    """Return all pairs of the nodes 0 to `count - 1`, arranged in rounds. In each round, a node is in at most one pair.
 
     The rounds are made by the circle method of tournaments.
     """
@@ -128,10 +128,10 @@ def rounds_of(count: int) -> list[list[tuple[int, int]]]:
 def take_part(
     me: Node, count: int, first: tuple[str, int], *, waiting: Callable[[str], None] = lambda _: None
 ) -> tuple[list[Node], list[NodePair]]:
-    """Exchange descriptions with the other nodes and measure this node's links; return all nodes and measured pairs.
+    """Exchange descriptions with the other nodes and measure this node's links; return all nodes, and measured pairs.
 
-    Node 0 returns all pairs; every other node returns the pairs in which it connected. `first` is the address and port
-    at which node 0 listens. `waiting` is called with words on the nodes that are missing.
+    Node 0 returns all pairs; every other node returns the pairs that it measured itself. `first` is the address and
+    port at which node 0 listens. `waiting` is called with a phrase that says which nodes are missing.
 
     Raises:
         LaunchError: this node cannot listen, node 0 is lost, or the nodes do not all join within `JOIN_S`.
@@ -201,7 +201,7 @@ def _joined(
     """Wait until all other nodes have connected. Return all nodes, and the connections to the others, by node number.
 
     Raises:
-        LaunchError: a node did not come in time.
+        LaunchError: a node did not connect in time.
     """
     lines: dict[int, _Line] = {}
     deadline = time.monotonic() + JOIN_S
@@ -284,14 +284,15 @@ def _follow(
 
 
 def _answer_s(count: int) -> float:
-    """Return the time limit for all nodes together to measure all their pairs, seconds."""
+    """Return the time limit (s) for all nodes together to measure all pairs."""
     return JOIN_S + count * 4 * PATIENCE_S
 
 
 def _try_all(me: Node, nodes: Sequence[Node], listener: socket.socket) -> list[NodePair]:
-    """Measure this node's pairs, round by round. In each pair, the node with the lower number connects.
+    """Measure the pairs that include this node, round by round. In each pair, the node with the lower number connects.
 
-    Returns the results of pairs in which this node connects, and of pairs whose other node did not connect.
+    Returns the pairs that this node measured by connecting, and the pairs whose other node should have connected but
+    did not.
     """
     found: list[NodePair] = []
     with ExitStack() as stack:
@@ -306,7 +307,7 @@ def _try_all(me: Node, nodes: Sequence[Node], listener: socket.socket) -> list[N
 
 
 class _Early:
-    """Accepted connections from other nodes, by node number. Some nodes connect early, as they are a round ahead."""
+    """Connections accepted from other nodes, by node number. A node that is a round ahead connects early."""
 
     def __init__(self, listener: socket.socket, stack: ExitStack, expected: range) -> None:
         self._listener, self._stack, self._expected = listener, stack, expected
@@ -339,7 +340,7 @@ class _Early:
 
 
 def _connect(me: Node, other: Node) -> NodePair:
-    """Connect to the other node and return the pair with its measurements, or with the problem."""
+    """Connect to the other node, measure, and return the pair with the measurements or with the problem."""
     source = None if me.address.startswith("127.") != other.address.startswith("127.") else (me.address, 0)
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -363,7 +364,7 @@ def _connect(me: Node, other: Node) -> NodePair:
 
 
 def _await(other: Node, me: Node, early: _Early) -> list[NodePair]:
-    """Answer the measurements of the other node, which connects and reports them.
+    """Wait for the other node to connect, and answer while it measures. The other node reports the measurements.
 
     Returns an empty list, or a pair with the problem if the other node does not connect.
     """

@@ -1,4 +1,4 @@
-"""Findings on a job's nodes and links: which are slow or not reached, and what to do."""
+"""Findings about a job's nodes and links: which are slow or cannot be reached, and what to do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLOCKS_APART_S = 0.5
 
 
 def judged(nodes: Sequence[Node], pairs: Sequence[NodePair]) -> list[CheckResult]:
-    """Return findings on each node's interface, each pair's link, slow links, clocks and versions."""
+    """Return findings about each node's interface, each pair's link, slow links, clocks and versions."""
     return [
         *_interfaces(nodes),
         *_links(nodes, pairs),

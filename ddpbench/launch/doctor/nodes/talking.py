@@ -34,11 +34,11 @@ _Amount = Annotated[float, Field(ge=0, lt=1e18)]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodePair:
-    """Measurements between nodes `a` and `b`, which are numbers in the list of nodes, `a` below `b`.
+    """Measurements between two nodes, given by their numbers in the list of nodes, of which `a` is the lower one.
 
-    The rates `a_to_b` and `b_to_a` are in bit/s, and times in seconds. `latency_s` is that of one direction. `clock_s`
-    is how far b's clock is ahead of a's, with an error of up to `clock_error_s`. `problem` says why numbers are
-    missing.
+    The rates `a_to_b` and `b_to_a` are in bit/s, and times in seconds. `latency_s` is the latency of one direction.
+    `clock_s` says how far b's clock is ahead of a's, with an error of up to `clock_error_s`. `problem` says why numbers
+    are missing.
     """
 
     a: _Number
@@ -52,7 +52,7 @@ class NodePair:
 
     @property
     def slower(self) -> float:
-        """The slower direction's rate, bit/s, which limits any exchange in both directions."""
+        """The rate of the slower direction (bit/s), which limits any exchange in both directions."""
         return min(self.a_to_b, self.b_to_a)
 
     def to_json(self) -> dict[str, Any]:
