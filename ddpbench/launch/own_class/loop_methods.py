@@ -9,6 +9,7 @@ from ddpbench.launch.own_class.bindings import Scope, key_of
 from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
 from ddpbench.launch.own_class.reading import Reading
 from ddpbench.launch.own_class.rendering import Renderer, counted_as
+from ddpbench.launch.own_class.running import beginnings
 from ddpbench.launch.own_class.script import first_name, here, last_name, place_of_node
 from ddpbench.launch.own_class.source import MethodLines, folded, name_of
 from ddpbench.launch.own_class.steps import (
@@ -142,21 +143,27 @@ class LoopMethods(Reading):
         effects: Callable[[ast.stmt], bool],
     ) -> set[str]:
         """Return the names, bound before the loop, whose values one batch leaves to the next."""
-        found = carried(statements, needed, effects) & set(_made_before(loop))
+        passed = carried(statements, needed, effects)
+        found = set(beginnings(self.tracer, self.variables, loop, passed))
         roles = {**self._model_roles(""), **self._optimizer_roles(), **dict(self.batch.parts)}
         keys = {name: self.tracer.trace(ast.Name(name, ast.Load()), loop.body_scope).key for name in found}
         return {name for name in found if keys[name] not in roles} - set(self._targets())
 
     def _begin(self, loop: TrainingLoop, renderer: Renderer, states: set[str]) -> None:
         """Make the generated class's constructor set the names in `states` to their values before the first batch."""
-        before = _made_before(loop)
+        before = beginnings(self.tracer, self.variables, loop, states)
         for name in sorted(states):
-            where, value = before.get(name, (ast.Name(name, ast.Load()), ast.Constant(0)))
-            if not isinstance(value, ast.Constant):
-                value = renderer.render(where, loop.body_scope)
+            found = before.get(name)
+            value = found.value if found is not None else ast.Constant(0)
+            if found is not None and (found.outer or isinstance(value, ast.Constant)) and value is not None:
+                renderer.claims += found.claim(name, loop, value)
+                value = renderer.render(value, found.scope)
+            elif found is not None:
+                value = renderer.render(found.read, found.scope)
                 if isinstance(value, ast.Attribute) and value.attr in renderer.kept:
                     value = renderer.kept.pop(value.attr)
-                self.kept |= renderer.kept  # `value` may be made from these
+            self.kept |= renderer.kept  # `value` may be made from these
+            assert value is not None
             self.kept[counted_as(name)] = value
 
     def _call(self, loop: TrainingLoop, call: ast.Call) -> MethodLines:
@@ -256,41 +263,6 @@ class LoopMethods(Reading):
                 self.left.append(
                     f"`{ast.unparse(call)}` in the loop is left out: if it is part of a step, {where}."
                 )
-
-
-def _made_before(loop: TrainingLoop) -> dict[str, tuple[ast.expr, ast.expr | None]]:
-    """Return the names and attributes of `self` that are bound outside of the loop, each with two expressions.
-
-    The first one reads the name or attribute. The second is the last value that a plain assignment gives it, or None.
-    """
-    within = {id(each) for part in (loop.node, *loop.body) for each in ast.walk(part)}
-    found: dict[str, tuple[ast.expr, ast.expr | None]] = {}
-    own = loop.body_scope.own
-    methods = [each for each in own.body if isinstance(each, ast.FunctionDef)] if own is not None else []
-    methods.sort(key=lambda each: each.name == "__init__")  # last, because it sets the first values
-    for body in (*(each.body for each in methods), loop.scope.node.body):
-        nodes = [each for each in here(body) if id(each) not in within]
-        values = {
-            id(target): each.value
-            for each in nodes
-            if isinstance(each, ast.Assign)
-            for target in each.targets
-        }
-        for each in nodes:
-            if isinstance(each, ast.Name) and body is loop.scope.node.body:
-                name = each.id
-            elif isinstance(each, ast.Attribute) and ast.unparse(each.value) == "self":
-                name = each.attr
-            else:
-                continue
-            if isinstance(each.ctx, ast.Store):
-                found[name] = (_read(each), values.get(id(each)))
-    return found
-
-
-def _read(node: ast.Name | ast.Attribute) -> ast.expr:
-    """Return an expression that reads the name or attribute that `node` sets."""
-    return ast.parse(ast.unparse(node), mode="eval").body
 
 
 def _returns_loss(loop: TrainingLoop) -> bool:

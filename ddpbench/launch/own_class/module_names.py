@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 
 from ddpbench.launch.own_class.bindings import key_of
@@ -24,7 +24,7 @@ class ModuleNames(Unchanged):
         Each is paired with such a statement. `texts` are the syntax trees of the class's methods.
         """
         nodes = [*texts, *self._reached(self.names)]
-        reads = self.names | {
+        by_functions = {
             each.id
             for node in nodes
             for each in ast.walk(node)
@@ -32,11 +32,13 @@ class ModuleNames(Unchanged):
             and id(each) in self.variables.above
             and self.variables.of(each).scope == id(self.script.tree)
         }
+        reads = self.names | by_functions
         within = {id(each) for node in nodes for each in ast.walk(node)}
         found: list[tuple[str, ast.stmt]] = []
         for name in sorted(reads & self.script.importable):
             variable = ScopeVariable(id(self.script.tree), name)
-            sites = list(self._rebound(variable))
+            rebound = list(self._rebound(variable))
+            sites = list(rebound)
             if name in self.values.imports:
                 sites += self._patched(name, nodes)
             elif self._is_defined(name):
@@ -49,7 +51,8 @@ class ModuleNames(Unchanged):
                     sites += self.uses.changes(variable, part, value)
             if sites:
                 reads_of = self._reads_of(variable, within)
-                found += [(name, each) for each in self._after_import(sites, reads_of)]
+                own = rebound if name in by_functions else []
+                found += [(name, each) for each in self._after_import(sites, reads_of, own)]
         return found
 
     def _is_plain(self, variable: ScopeVariable) -> bool:
@@ -70,18 +73,24 @@ class ModuleNames(Unchanged):
             if not isinstance(use.ctx, ast.Load):
                 yield use
 
-    def _after_import(self, sites: Iterable[ast.AST], reads: list[ast.AST]) -> Iterator[ast.stmt]:
+    def _after_import(
+        self, sites: Iterable[ast.AST], reads: list[ast.AST], rebound: Collection[ast.AST] = ()
+    ) -> Iterator[ast.stmt]:
         """Yield the statements of `sites` that run after the import and before the last of `reads`.
 
-        Statements of a step that the generated class also has are left out.
+        Statements of a step that the generated class also has are left out, except those in `rebound`: the class has an
+        attribute in place of the name that they assign.
         """
         for site in sites:
             for each in self._called_from(site, 0):
                 statement = self.variables.statement(each)
                 last = reads or [self.loop.stands or self.loop.node]
-                if self._is_imported(each) or all(self._is_after(each, read) for read in last):
+                if self._is_imported(each) or all(
+                    self._is_after(each, read, self.script.tree) for read in last
+                ):
                     continue
-                if (id(each) in self._body or id(statement) in self._body) and self._is_taken(statement):
+                inside = id(each) in self._body or id(statement) in self._body
+                if inside and self._is_taken(statement) and (site not in rebound or self._is_run(statement)):
                     continue
                 yield statement
 

@@ -70,26 +70,52 @@ class Sites:
 
     def _is_taken(self, statement: ast.stmt) -> bool:
         value = getattr(statement, "value", None)
-        if any(id(each) in self._called for each in self.variables.around(statement)):
+        if self._is_run(statement):
             return True
         return place_of_node(statement) in self.places or (
             value is not None and place_of_node(value) in self.places
         )
 
+    def _is_run(self, statement: ast.stmt) -> bool:
+        """Return whether a statement is in a function of the script that the generated class calls."""
+        return any(id(each) in self._called for each in self.variables.around(statement))
+
     def _is_of_step(self, statement: ast.stmt) -> bool:
         """Return whether a statement is part of a step and the generated class contains it."""
         return id(statement) in self._body and self._is_taken(statement)
 
-    def _is_after(self, site: ast.AST, read: ast.AST) -> bool:
-        """Return whether the statement `site` always runs after the last time that `read` runs."""
+    def _is_after(self, site: ast.AST, read: ast.AST, made: ast.AST | None = None) -> bool:
+        """Return whether the statement `site` always runs after the last time that `read` runs.
+
+        `made` is the function or module whose variable they concern, if known. Each call of a function begins its own
+        variables again, so that its calls in a loop only matter for the variables of others.
+        """
         own = self.variables.function(site)
         reads = self._leading_to(read, own)
+        if (id(site) in self._body and id(read) in self._body) or (
+            made is not own and reads and self._is_called_in_loop(own)
+        ):
+            return False
         last = max((getattr(each, "end_lineno", 0) or 0 for each in reads), default=10**9)
         around = {
             id(each) for one in reads for each in self.variables.around(one) if isinstance(each, _LOOPS)
         }
         common = any(id(each) in around for each in self.variables.around(site))
         return getattr(site, "lineno", 0) > last and not common
+
+    def _is_called_in_loop(self, function: ast.AST, depth: int = 0) -> bool:
+        """Return whether a loop calls a function, directly or through the functions that call it."""
+        if depth > _DEEPEST or not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            return False
+        for call in self.variables.calls.get(function.name, ()):
+            around = list(self.variables.around(call))
+            if function in around:
+                continue
+            if any(isinstance(each, _LOOPS) for each in around):
+                return True
+            if self._is_called_in_loop(self.variables.function(call), depth + 1):
+                return True
+        return False
 
     def _decorating(self, name: str) -> list[ast.AST]:
         """Return the places where the function `name` is used as a decorator."""

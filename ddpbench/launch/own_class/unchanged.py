@@ -131,7 +131,9 @@ class Unchanged(Sites):
         if step.binding is not None:
             asked = read if read is not None else step.binding.value
             others += [
-                each for each in self.variables.set_within(base, node) if not self._is_after(each, asked)
+                each
+                for each in self.variables.set_within(base, node)
+                if not self._is_after(each, asked, node)
             ]
         return [
             each
@@ -255,7 +257,7 @@ class Unchanged(Sites):
             and self._gives_taken(site, statement)
         ):
             return True
-        return self._is_after(site, read)
+        return self._is_after(site, read, step.scope.node)
 
 
 def _entry_of(node: ast.AST, base: str) -> str:

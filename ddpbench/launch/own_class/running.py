@@ -1,0 +1,120 @@
+"""Find what each name that a step leaves to the next step refers to before the first batch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ddpbench.launch.own_class.bindings import Binding, Scope
+from ddpbench.launch.own_class.loops import TrainingLoop
+from ddpbench.launch.own_class.rendering import ReplacedValue
+from ddpbench.launch.own_class.script import here
+from ddpbench.launch.own_class.tracing import Tracer, TraceStep, parameters_of
+from ddpbench.launch.own_class.variables import ScopeVariable, Variables
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a name refers to before the first batch."""
+
+    read: ast.expr
+    """An expression that reads the name, or the attribute of `self`."""
+    value: ast.expr | None
+    """The last value that a plain assignment outside of the loop gives it; None without one."""
+    scope: Scope
+    """The scope in which both are evaluated."""
+    outer: bool = False
+    """True if the name belongs to a function or module around the loop's own."""
+
+    def claim(self, name: str, loop: TrainingLoop, made: ast.expr) -> list[ReplacedValue]:
+        """Return the claim that `made` has the value of the name before the first batch.
+
+        The list is empty if the value has no claim of its own.
+        """
+        if self.value is None or not isinstance(self.read, ast.Name):
+            return []
+        node = loop.node.test if isinstance(loop.node, ast.While) else loop.node.iter
+        step = TraceStep(name, self.scope, loop.node.lineno, Binding(self.value))
+        return [ReplacedValue(node, made, (step,), None)]
+
+
+def beginnings(
+    tracer: Tracer, variables: Variables, loop: TrainingLoop, names: Iterable[str]
+) -> dict[str, Beginning]:
+    """Return what each of `names` that outlives a step refers to before the first batch.
+
+    A name local to a function that is called for each batch does not outlive a step.
+    """
+    within = {id(each) for part in (loop.node, *loop.body) for each in ast.walk(part)}
+    attributes = _attributes(loop, within)
+    found: dict[str, Beginning] = {}
+    for name in names:
+        if name in attributes:
+            read, value = attributes[name]
+            found[name] = Beginning(read, value, loop.body_scope)
+            continue
+        variable = variables.named(name, loop.body_scope.node)
+        own = variable.scope == id(loop.body_scope.node)
+        if own and loop.body_scope.node is not loop.scope.node:
+            continue
+        scope = loop.scope if own else _scope_of(tracer, variable)
+        stores = [each for each in variables.uses.get(variable, ()) if not isinstance(each.ctx, ast.Load)]
+        rebound = any(id(each) in within for each in stores)
+        if scope is None or (not own and isinstance(scope.node, ast.Module) and not rebound):
+            continue  # of a module-level object that a step changes, the class changes the same object
+        outside = {id(each) for each in here(scope.node.body)} - within
+        before = [each for each in stores if id(each) in outside]
+        if before or (_is_parameter(name, scope) and (rebound or _is_literal(tracer, name, scope))):
+            values = _values(scope.node.body)
+            value = values.get(id(before[-1])) if before else None
+            found[name] = Beginning(_read(name), value, scope, outer=not own)
+    return found
+
+
+def _scope_of(tracer: Tracer, variable: ScopeVariable) -> Scope | None:
+    return next((each for each in tracer.scopes if id(each.node) == variable.scope), None)
+
+
+def _is_parameter(name: str, scope: Scope) -> bool:
+    return not isinstance(scope.node, ast.Module) and name in parameters_of(scope.node)
+
+
+def _is_literal(tracer: Tracer, name: str, scope: Scope) -> bool:
+    """Return whether a parameter is passed a dictionary or list that is written in the script."""
+    made = tracer.trace(ast.Name(name, ast.Load()), scope).node
+    return isinstance(made, ast.Dict | ast.List | ast.Set | ast.DictComp | ast.ListComp | ast.SetComp)
+
+
+def _attributes(loop: TrainingLoop, within: set[int]) -> dict[str, tuple[ast.expr, ast.expr | None]]:
+    """Return the attributes of `self` that are bound outside of the loop, each with two expressions.
+
+    The first one reads the attribute. The second is the last value that a plain assignment gives it, or None.
+    """
+    found: dict[str, tuple[ast.expr, ast.expr | None]] = {}
+    own = loop.body_scope.own
+    methods = [each for each in own.body if isinstance(each, ast.FunctionDef)] if own is not None else []
+    methods.sort(key=lambda each: each.name == "__init__")  # last, because it sets the first values
+    for body in (*(each.body for each in methods), loop.scope.node.body):
+        values = _values(body)
+        for each in here(body):
+            if id(each) in within or not isinstance(each, ast.Attribute):
+                continue
+            if ast.unparse(each.value) == "self" and isinstance(each.ctx, ast.Store):
+                found[each.attr] = (_read(f"self.{each.attr}"), values.get(id(each)))
+    return found
+
+
+def _values(body: list[ast.stmt]) -> dict[int, ast.expr]:
+    """Return the values of plain assignments, by the ids of their targets."""
+    return {
+        id(target): each.value
+        for each in here(body)
+        if isinstance(each, ast.Assign | ast.AnnAssign) and each.value is not None
+        for target in (each.targets if isinstance(each, ast.Assign) else [each.target])
+    }
+
+
+def _read(source: str) -> ast.expr:
+    """Return an expression that reads a name or an attribute."""
+    return ast.parse(source, mode="eval").body
