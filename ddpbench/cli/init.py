@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib.util
 import sys
 from pathlib import Path
@@ -45,7 +46,7 @@ def _run(arguments: argparse.Namespace) -> int:
     ends = written.ends if can_guard(script, written.ends) else []
     line = place_of(script, ends)
     text = written.whole
-    moved = f", and puts lines {ends[0].lineno} to {ends[-1].end_lineno} below a guard" if ends else ""
+    moved = f", and puts {_lines(ends)} below a guard" if ends else ""
     works, sentence = _tried(script, written, inserted(script, text, ends))
     if arguments.write:
         replace_user_file(arguments.script, script.encoded(inserted(script, text, ends)))
@@ -73,6 +74,12 @@ def _run(arguments: argparse.Namespace) -> int:
         f"{'try it' if works else 'once it works'}: {command('ddpbench', 'sweep', 'quick', *workload, *settings)}"
     )
     return 0 if works else 1
+
+
+def _lines(statements: list[ast.stmt]) -> str:
+    """Return the lines of consecutive statements: `line 26`, or `lines 8 to 12`."""
+    first, last = statements[0].lineno, statements[-1].end_lineno
+    return f"line {first}" if first == last else f"lines {first} to {last}"
 
 
 def _tried(script: Script, written: Written, source: str) -> tuple[bool, str]:

@@ -94,3 +94,13 @@ def test_a_class_is_tried_whatever_characters_the_scripts_path_has(
     (folder / "train.py").write_text(SCRIPT)
     code = run(["init", str(folder / "train.py")])
     assert (code, "tried one step" in capsys.readouterr().err) == (0, True)
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "line 2"), (3, "lines 2 to 4")])
+def test_the_lines_that_go_below_a_guard_are_named(
+    count: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("def main(): [x.backward() for x in range(2)]\n" + "main()\n" * count)
+    run(["init", str(path)])
+    assert f"--write inserts it, and puts {said} below a guard" in capsys.readouterr().err
