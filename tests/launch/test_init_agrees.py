@@ -1475,6 +1475,91 @@ def test_a_loop_that_ends_early_is_noted(tmp_path: Path) -> None:
     assert "ends its loop over batches where `loss.item() < 0.5` " in found.notes[0]
 
 
+def test_a_return_from_the_loop_over_batches_is_noted(tmp_path: Path) -> None:
+    _, found = written(tmp_path, source_of(AFTER="if loss.item() < 0.5:\n    return"))
+    wanted = (
+        "The script ends its loop over batches, and main() with it, where `loss.item() < 0.5` (line 27); "
+    )
+    assert found.notes == [f"{wanted}the class goes through all."]
+    inner = "for part in x:\n    if part.sum() > 9:\n        return"
+    _, found = written(tmp_path, source_of(AFTER=inner))
+    assert "where `part.sum() > 9` (line 28)" in found.notes[0]
+
+
+STEPPED = """
+def train_step(model, optimizer, x, y):
+    FIRST
+    loss = F.mse_loss(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    LAST
+    return loss.item()
+
+def main():
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in DataLoader(TensorDataset(X, Y), batch_size=8):
+        train_step(model, optimizer, x, y)
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_a_return_before_the_update_of_a_step_is_noted(tmp_path: Path) -> None:
+    ends = "if x.sum() > 9:\n        return None"
+    _, found = written(tmp_path, DATA + STEPPED.replace("FIRST", ends).replace("LAST", "pass"))
+    assert found.notes == ["The script skips a batch where `x.sum() > 9` (line 13); the class trains on all."]
+    _, found = written(tmp_path, DATA + STEPPED.replace("FIRST", "pass").replace("LAST", ends))
+    assert found.notes == []
+    called = STEPPED.replace("FIRST", ends).replace("LAST", "pass").replace("loss.item()", "loss")
+    owns = called.replace("    loss.backward()", "    loss.backward()\n    loss.backward()").replace(
+        "None", "y"
+    )
+    _, found = written(tmp_path, DATA + owns)
+    assert "return train_step(model, optimizer, *batch)" in found.text, "which has the return"
+    assert found.notes == []
+
+
+ONCE = (
+    "The script takes its samples by `{}` (line 20); the class takes each sample once in an epoch, in another "
+    "order."
+)
+SAMPLERS = {
+    "sampler=torch.utils.data.WeightedRandomSampler([1.0] * 64, 64)": ONCE,
+    "sampler=list(range(63, -1, -1))": ONCE,
+    "batch_sampler=[[0, 1], [2]]": (
+        "The script makes its batches by `{}` (line 20); the class has batches of equal size, in another order."
+    ),
+}
+
+
+@pytest.mark.parametrize("given", SAMPLERS)
+def test_a_sampler_is_noted(given: str, tmp_path: Path) -> None:
+    given_with = given if given.startswith("batch") else f"batch_size=8, {given}"
+    _, found = written(tmp_path, source_of().replace("batch_size=8", given_with))
+    assert found.notes == [SAMPLERS[given].format(given)]
+    assert found.left == (
+        ["The batch size is not to be seen: add `batch = N` to the class."] * ("batch_s" in given)
+    )
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "sampler=None",
+        "sampler=torch.utils.data.RandomSampler(X)",
+        "sampler=torch.utils.data.SequentialSampler(X)",
+        "sampler=torch.utils.data.DistributedSampler(X, 1, 0)",
+        "shuffle=True",
+    ],
+)
+def test_a_sampler_like_a_loaders_own_is_not_noted(given: str, tmp_path: Path) -> None:
+    _, found = written(tmp_path, source_of().replace("batch_size=8", f"batch_size=8, {given}"))
+    assert found.notes == []
+
+
 def test_a_loader_without_a_batch_size_has_batches_of_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

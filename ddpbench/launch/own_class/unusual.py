@@ -73,21 +73,23 @@ def clearing_lines(script: Script) -> list[int]:
 
 
 def skips(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
-    """Yield each `continue` that skips an update, and each `break`, with the condition for it as source text."""
+    """Yield each `continue` that skips an update, and each `break` and `return`, with its condition as source text."""
     updates = [
         each.lineno for each in in_step(body) if isinstance(each, ast.Call) and last_name(each) == "step"
     ]
     last = max(updates, default=0)
-    inner = {id(e) for loop in here(body) if isinstance(loop, ast.For | ast.While) for e in here(loop.body)}
+    loops = (each for each in here(body) if isinstance(each, ast.For | ast.AsyncFor | ast.While))
+    inner = {id(e) for loop in loops for e in here(loop.body)}
     for each in here(body):
-        if not isinstance(each, ast.If) or id(each) in inner:
+        if not isinstance(each, ast.If):
             continue
         for branch, test in ((each.body, each.test), (each.orelse, ast.UnaryOp(ast.Not(), each.test))):
             end = branch[-1] if branch else None
-            if not isinstance(end, ast.Continue | ast.Break):
+            of_loop = ast.Return if id(each) in inner else ast.Continue | ast.Break | ast.Return
+            if not isinstance(end, of_loop):
                 continue
             steps = any(last_name(e) == "step" for e in here(branch) if isinstance(e, ast.Call))
-            if isinstance(end, ast.Break) or (end.lineno < last and not steps):
+            if not isinstance(end, ast.Continue) or (end.lineno < last and not steps):
                 yield end, " ".join(ast.unparse(test).split())
 
 

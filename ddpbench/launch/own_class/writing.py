@@ -49,6 +49,8 @@ _AGAIN = 4
 """Largest number of times that the generated class is written, until the values that several methods read are known."""
 _DRAWN = 64
 """Number of batches in a dataset if the script draws a batch for each step."""
+_PLAIN_ORDER = ("RandomSampler", "SequentialSampler")
+"""Samplers that take each sample once, as a loader does without a sampler."""
 _SHARES = ("Subset", "random_split")
 """Calls that return a part of a dataset."""
 
@@ -176,6 +178,7 @@ class _Writer(LoopMethods, UpdateMethods):
         methods = self._with_effects(methods, made, batch, loader)
         methods = self._with_clearing(methods)
         self._note_skips()
+        self._note_sampler()
         self._note_part_of_batches()
         lacking = [*self._not_in_class(), *self._undivided(loader)]
         self.left += lacking
@@ -420,14 +423,49 @@ class _Writer(LoopMethods, UpdateMethods):
 
     def _note_skips(self) -> None:
         """Record the batches that the script skips but the generated class trains on."""
-        body = self.loop.body if self.loop is not None else []
-        for each, test in skips(body):
-            ends, goes = (
-                ("skips a batch", "trains on all")
-                if isinstance(each, ast.Continue)
-                else ("ends its loop over batches", "goes through all")
-            )
+        loop = self.loop
+        if loop is None or (loop.call is not None and place_of_node(loop.call) in self.places):
+            return  # the class calls the function that makes the step
+        function = getattr(loop.scope.node, "name", "")
+        updates = [e.lineno for e in in_step(loop.body) if isinstance(e, ast.Call) and last_name(e) == "step"]
+        for each, test in skips(loop.body):
+            of_batch = isinstance(each, ast.Return) and loop.call is not None
+            if of_batch and each.lineno > max(updates, default=0):
+                continue
+            if isinstance(each, ast.Continue) or of_batch:
+                ends, goes = "skips a batch", "trains on all"
+            elif isinstance(each, ast.Return):
+                ends, goes = f"ends its loop over batches, and {function}() with it,", "goes through all"
+            else:
+                ends, goes = "ends its loop over batches", "goes through all"
             self.notes.append(f"The script {ends} where `{test}` (line {each.lineno}); the class {goes}.")
+
+    def _note_sampler(self) -> None:
+        """Record a sampler that decides which samples the script's batches have, or in which order."""
+        loader = self.batch.loader
+        if loader is None or not isinstance(loader.node, ast.Call):
+            return
+        words = dict(self.tracer.words(loader.node, loader.scope))
+        for name in ("sampler", "batch_sampler"):
+            given = words.get(name)
+            made = self.tracer.trace(given, loader.scope).node if given is not None else None
+            if made is None or (isinstance(made, ast.Constant) and made.value is None):
+                continue
+            plain = isinstance(made, ast.Call) and len(made.args) == 1 and not made.keywords
+            if "DistributedSampler" in ast.unparse(made) or (plain and last_name(made) in _PLAIN_ORDER):
+                continue
+            text, line = " ".join(ast.unparse(made).split()), loader.node.lineno
+            if name == "sampler":
+                self.notes.append(
+                    f"The script takes its samples by `sampler={text}` (line {line}); the class takes each sample once "
+                    "in an epoch, in another order."
+                )
+                continue
+            self.notes.append(
+                f"The script makes its batches by `batch_sampler={text}` (line {line}); the class has batches of equal "
+                "size, in another order."
+            )
+            self.left.append("The batch size is not to be seen: add `batch = N` to the class.")
 
     def _note_function(self, scope: Scope) -> None:
         """Record that a decorator or a derived class may change what a function that trains does."""
