@@ -446,7 +446,7 @@ class DdpBenchmark:
         plan = replace(make_plan(prepared.experiment, own), run_id=bench.run_id)
         prepared = replace(prepared, plan=plan)
         bench.servers.rewind()
-        with _one_at_a_time():
+        with _one_at_a_time(), _ranks_search(self._request.config):
             Sweep(prepared, _listener(bench), servers=bench.servers, lenders=bench.runs).run()
         bench.runs.append(prepared.run)
         found = _read(prepared.run.path)
@@ -749,6 +749,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     asked = _GATE in _stash(session.config)
     if asked and nothing and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@contextlib.contextmanager
+def _ranks_search(config: pytest.Config) -> Iterator[None]:
+    """Let ranks that are started in the body find modules in the folders of pytest's setting `pythonpath`."""
+    folders: list[str] = []
+    with contextlib.suppress(ValueError):  # without pytest's plugin for that setting
+        folders = [str(folder) for folder in config.getini("pythonpath")]
+    given = os.environ.get("PYTHONPATH")
+    with pytest.MonkeyPatch.context() as environment:
+        if folders:
+            environment.setenv("PYTHONPATH", os.pathsep.join([*folders, *([given] if given else [])]))
+        yield
 
 
 _LOCKS = 100

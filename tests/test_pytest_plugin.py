@@ -412,6 +412,20 @@ def test_disabled_it_only_sees_that_it_works(suite: Path) -> None:
     assert "ran once" not in refused.stdout
 
 
+def test_ranks_find_modules_where_pytest_does(suite: Path) -> None:
+    (suite / "lib" / "inner").mkdir(parents=True)
+    (suite / "tests" / "train.py").rename(suite / "lib" / "inner" / "train.py")
+    (suite / "pytest.ini").write_text("[pytest]\npythonpath = lib\n")
+    (suite / "tests" / "test_steps.py").write_text(
+        "import os\n"
+        "def test_step(ddp_benchmark):\n"
+        "    ddp_benchmark(workload='inner.train:Measured', strategy='ddp', world_size=2, local_batch=4)\n"
+        "    assert 'lib' not in os.environ.get('PYTHONPATH', '')\n"
+    )
+    done = run_pytest(suite, "--benchmark-disable")
+    assert "1 passed" in done.stdout, done.stdout
+
+
 def test_pytest_benchmark_counts_it_among_its_own(suite: Path) -> None:
     (suite / "tests" / "test_own.py").write_text("def test_own():\n    pass\n")
     only = run_pytest(suite, "--benchmark-only", "-k", "own or typo")
