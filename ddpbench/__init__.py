@@ -129,8 +129,8 @@ def load_steps(run_dir: str | Path) -> pd.DataFrame:
 def load_transfers(run_dir: str | Path) -> pd.DataFrame:
     """Return a table of the transfers in successful launches, with a row for each rank's part in a transfer.
 
-    The transfers are those of instrumented steps. The columns are
-    `ddpbench.analysis.export.TRANSFER_COLUMNS`; times are seconds, sizes bytes.
+    Only transfers of instrumented steps are included. The columns are `ddpbench.analysis.export.TRANSFER_COLUMNS`;
+    times are seconds, sizes bytes.
 
     Raises:
         ddpbench.errors.IdentityError: `run_dir` is not a run directory, or was written with a different schema.

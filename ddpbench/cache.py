@@ -174,8 +174,7 @@ def _make(path: Path) -> None:
     the home of the user who called sudo.
 
     Raises:
-        OSError: the folder cannot be made, or would be in another user's folder or in a home directory that does not
-        exist.
+        OSError: the folder cannot be made, is inside another user's, or is in a missing home directory.
     """
     home = Path(os.path.expanduser("~"))  # noqa: PTH111  stays `~` if no home is known
     if path.is_relative_to(home) and not home.is_dir():

@@ -1,6 +1,6 @@
 """Describe an exception in one line: what went wrong, and which line of the user's own code led to it.
 
-This module imports only the standard library, because ranks use it as well as the process that starts them.
+Both ranks and the process that starts them use this module, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ _OF_PROCESSES = re.compile(
 
 
 def limits_part(words: str) -> str:
-    """Return a clause `; ...` that names the resource limit which caused an error message; empty if no limit did.
+    """Return a clause `; ...` that names the resource limit behind an error message; empty if it was no limit.
 
     If the message `words` says that memory ran out and a limit on address space is set, name that limit. Otherwise, if
     it says that a process or thread could not be started, name the limit on processes.

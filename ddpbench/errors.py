@@ -65,7 +65,7 @@ class RequestError(DdpbenchError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """A problem of an experiment: the path of the setting, and a message on what is wrong and what to do."""
+    """A problem of an experiment: the setting's path, and a message that says what is wrong and what to do."""
 
     path: str
     message: str

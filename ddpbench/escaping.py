@@ -1,7 +1,8 @@
 """Escape texts that others wrote for the format of the file that they go into, with one function per format.
 
-Each function replaces control characters, as `text_safety.clean` does, and all that the format would interpret. HTML is
-escaped by the report's templates (`report/templates.py`), and terminals get what `clean` returns.
+Each function replaces control characters, as `text_safety.clean` does, and escapes all characters that have a meaning
+in the format. HTML is escaped by the report's templates (`report/templates.py`), and terminals get what `clean`
+returns.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def end_if_stopped(message: str) -> None:
 
 
 def kill_all(pids: Iterable[int]) -> None:
-    """Kill these processes; ignore those that have ended already or are another user's."""
+    """Kill these processes, but ignore any process that has ended already or belongs to another user."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
@@ -135,7 +135,7 @@ def kill_all(pids: Iterable[int]) -> None:
 def end_descendants(within_s: float = ENDING_S) -> set[int]:
     """Kill all processes beneath this one and wait for them, `within_s` seconds at most; return the ids of all killed.
 
-    Processes that are forked or orphaned meanwhile are found in the next round, until this process has no child left.
+    Repeat this until this process has no child left, because processes may be forked or orphaned in the meantime.
     """
     ended: set[int] = set()
     deadline = time.monotonic() + within_s
@@ -216,7 +216,7 @@ class Traces:
         self._kept = set(self._files())
 
     def clear(self, ended: Iterable[int]) -> None:
-        """Remove what a launch left; `ended` are the ids of its processes, which have ended."""
+        """Remove the files and shared memory that a launch left; `ended` has the ids of its ended processes."""
         if self.path:
             remove_in(Path(self.path), None, lambda name: name not in self._kept)
         remove_files(
@@ -224,7 +224,7 @@ class Traces:
         )
 
     def remove(self) -> None:
-        """Remove the temporary folder, and the compiler's cache folder unless files are in it."""
+        """Remove the temporary folder, and also the folder of the compiler's cache if it contains no files."""
         if self._folder is not None:
             self._folder.remove(self._now_at(self._folder.path))
         if self._descriptor is not None:

@@ -59,7 +59,7 @@ class GuardedFolder(AbstractContextManager[Path]):
         return self._folder.path
 
     def keep(self) -> None:
-        """Don't remove the folder when the context ends, because the user is to read what is in it."""
+        """Don't remove the folder when the context ends, because the user will want to read its files."""
         self._kept = True
 
     def __exit__(self, *_: object) -> None:

@@ -41,7 +41,7 @@ def why_no_host(text: str) -> str:
 
 
 def checked_address(text: str) -> str:
-    """Return `text` unchanged after checking that it is an IP address; another host sent it.
+    """Check that `text`, which another host sent, is an IP address, and return it unchanged.
 
     Raises:
         ValueError: it is not an IP address, or no interface can have the name that follows its `%`.

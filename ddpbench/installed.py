@@ -102,7 +102,7 @@ def path_of(kind: str, name: str) -> str:
         name: the name, which is not one of ddpbench's.
 
     Raises:
-        ValueError: several import paths are registered under the name, or its path is not that of a class.
+        ValueError: several import paths are registered under the name, or the registered path does not name a class.
     """
     from ddpbench.user_files import is_import_path
 

@@ -21,7 +21,7 @@ _SETTINGS = "matplotlibrc"
 
 
 def settle_matplotlib() -> None:
-    """Prepare for importing matplotlib, in this process and those that it starts. Call this before that import.
+    """Prepare this process, and the processes that it starts, for importing matplotlib. Call this before the import.
 
     - If matplotlib's usual folders cannot be written to, as under a read-only HOME, make a temporary one. Without it,
       each process would print a warning and make a folder, which stays if the process is killed.

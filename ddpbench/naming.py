@@ -1,4 +1,4 @@
-"""Name cases by what distinguishes each from the others, with every setting in the words of `FACETS`.
+"""Name cases by the settings that distinguish them from each other. `FACETS` has the words for each setting.
 
 A `Namer` has all cases of a table, a figure, a text or a run. It gives each of them a unique name in four forms:
 
@@ -60,7 +60,7 @@ class Namer:
     """
 
     def __init__(self, cases: Iterable[Case], *, among: Namer | None = None) -> None:
-        """Name each of `cases` as distinct from the others; name strategies and workloads as `among` does, if given."""
+        """Give `cases` distinct names. If `among` is given, strategies and workloads are named as in `among`."""
         self._cases = dict.fromkeys(cases)
         self._whole = among
         self._called: _Called = _Called(self._cases) if among is None else among._called
@@ -91,15 +91,16 @@ class Namer:
         return self._among(case)._labelled.keys[case]
 
     def short(self, case: Case, of: Iterable[str] | None = None, *, layouts: bool = True) -> str:
-        """Return a case's short name: its strategy, ranks, and what distinguishes it from others of that strategy.
+        """Return a case's short name: its strategy, ranks, and the settings that distinguish it within that strategy.
 
-        If `of` is given, only these fields are used to distinguish it, and layouts on nodes if `layouts` is true.
+        If `of` is given, the case is distinguished only by these fields and, if `layouts` is true, by its layout on
+        nodes.
         """
         words = self._among(case)._parts[case] if of is None else self.details(case, of, layouts=layouts)
         return ", ".join([self.strategy(case), ranks_of(case), *words])
 
     def spoken(self, case: Case) -> str:
-        """Return a case's name for a sentence: strategy, ranks, and, in brackets, what distinguishes it from others."""
+        """Return a case's name for a sentence: strategy, ranks and, in brackets, the settings that distinguish it."""
         return _bracketed(f"{self.spoken_strategy(case)} at {ranks_of(case)}", self._among(case)._parts[case])
 
     def variant(
@@ -194,7 +195,7 @@ class _Called:
 
 
 class _Labelled:
-    """Names cases by their labels, and by what distinguishes cases with the same label."""
+    """Names cases by their labels, and by the settings that distinguish cases with the same label."""
 
     def __init__(self, cases: Iterable[Case], called: _Called) -> None:
         self._cases = cases

@@ -161,7 +161,7 @@ class _Bench:
         """Do nothing, because the directory is temporary and of no interest to the user."""
 
     def event(self, text: str) -> None:
-        """Note a sentence on an unexpected event, to be printed at the end of the session."""
+        """Store a sentence about an unexpected event, to be printed at the end of the session."""
         self.notes[text] = None
 
     def round_made(self, number: int, left_s: float) -> None:

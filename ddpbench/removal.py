@@ -142,7 +142,7 @@ def empty(folder: int, path: Path) -> None:
 
 
 def remove_in(path: Path, made: Identity | None, wanted: Callable[[str], bool]) -> None:
-    """Remove, like `remove_tree`, the entries of a folder whose names are `wanted`.
+    """Remove the entries of a folder for whose names `wanted` returns True, in the same way as `remove_tree`.
 
     If `made` is given, do nothing to a folder with a different identity.
     """
@@ -242,7 +242,7 @@ class _Removal:
 
 
 def _others_rename_in(folder: int) -> bool:
-    """Return whether another user can replace what this user makes in an open folder.
+    """Return whether another user can replace files and folders that this user makes in an open folder.
 
     Root and the members of the folder's group are trusted.
     """

@@ -83,7 +83,7 @@ def load_class(name: str, able: Callable[[object, ModuleType], bool], *, first: 
 
 @contextlib.contextmanager
 def _surroundings_kept() -> Iterator[None]:
-    """Protect a command from what an import does to the process.
+    """Protect a command from the effects that importing a user's file has on the process.
 
     Restore the working directory afterwards, and move new entries of `sys.path` to its end. Send output to standard
     error, because the command's standard output may be a table for programs.
@@ -150,8 +150,9 @@ _ROOT = 0
 class _SharedFolder:
     """Finds modules in a folder in which other users can write, but only for imports by the user's own modules.
 
-    It comes after all other finders. Such a folder is not put into `sys.path`, where any import could find another
-    user's file. Libraries look there for optional packages, as torch does for triton, and Python for entry points.
+    It comes after all other finders. Such a folder is not put into `sys.path`, because any import could then find
+    another user's file. For example, torch searches `sys.path` for the optional package triton, and Python searches it
+    for entry points.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -209,9 +210,9 @@ def shared_folders() -> str:
 
 
 def search_shared_folders(folders: str) -> None:
-    """Search the `shared_folders` of another process for modules.
+    """Make this process search the folders in `folders`, which is the result of `shared_folders` in another process.
 
-    Modules that the other process has found there can be imported by any module.
+    Modules that the other process has found in these folders can be imported by any module.
     """
     for folder, importers, found in json.loads(folders):
         finder = _shared(Path(folder))

@@ -58,7 +58,7 @@ NAMES = {"default", "all_reduce", *TABLE}
 
 
 def is_collective(name: str) -> bool:
-    """Return whether an algorithm uses point-to-point messages, as those in `TABLE` and users' own classes do."""
+    """Return whether an algorithm uses point-to-point messages, as algorithms in `TABLE` and users' own classes do."""
     return name in TABLE or is_import_path(name)
 
 

@@ -138,7 +138,7 @@ class Pass:
             self._pacer.wait(self._start_ns + round(offset_ns * self._scale), wake_early=wake_early)
 
     def resume(self, offset_ns: float) -> None:
-        """Shift the pass so that exactly `offset_ns` of it have elapsed now, after a wait for other ranks."""
+        """After a wait for other ranks, shift the pass in time so that exactly `offset_ns` of it have elapsed now."""
         if self._pacer.active:
             self._start_ns = self._pacer.now() - round(offset_ns * self._scale)
 

@@ -178,8 +178,8 @@ class StepRecorder:
         """Return the steps' records, each followed by its transfers, and forget them. Waits for the device.
 
         Raises:
-            ValueError: the `op` of a transfer is unknown, so it is not known when its data are on their way. TypeError:
-            a transfer was noted with a field that transfers do not have.
+            ValueError: the `op` of a transfer is unknown, so it is not known when its data are on their way.
+            TypeError: a transfer was noted with a field that transfers do not have.
         """
         later, self._later = self._later, []
         for number, note in later:

@@ -1,5 +1,5 @@
 """Run launches: fork servers, ranks, the watchdog, launch order, time estimates and outcomes.
 
-Both the controlling side and the plan slots that another launcher starts use this package. The package imports neither
-of them, nor torch.
+This package is used by the process that runs a sweep, and by slots, which another launcher such as torchrun starts. It
+imports the code of neither, nor torch.
 """

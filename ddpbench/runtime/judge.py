@@ -1,4 +1,4 @@
-"""Decide how an ended launch went, from what the watchdog saw and what the ranks recorded."""
+"""Decide whether an ended launch succeeded, and why not, from the watchdog's observations and the ranks' records."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def _silent(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
 
 
 def _not_whole(records: LaunchRecords, purpose: Purpose) -> LaunchVerdict | None:
-    """Return a verdict if a proof compared nothing or records are damaged; otherwise None. All ranks ended well."""
+    """Return a verdict on a proof without comparisons or on damaged records, else None; all ranks ended well."""
     if purpose == "proof" and not any(rank.of(Proof) for rank in records.ranks):
         return LaunchVerdict(status="failed", error="the proof made no comparison")
     if records.damage:

@@ -88,7 +88,7 @@ def check_launcher(launcher: str) -> None:
     """Check that a launcher can start ranks on this machine.
 
     Raises:
-        MachineError: it cannot; the message says what is missing.
+        MachineError: the launcher cannot; the message says what is missing.
     """
     if launcher in ("local", "spawn", "torchrun"):
         return
@@ -315,7 +315,7 @@ class LaunchedRanks:
         return read_pulse(self._words, rank)
 
     def signal_ranks(self, number: signal.Signals, pids: tuple[int, ...] | None = None) -> None:
-        """Send a signal to all ranks, or to those in `pids`; SIGKILL ends the launcher and all that it started."""
+        """Send a signal to all ranks, or to the processes in `pids`. SIGKILL ends the launcher and its processes."""
         if number == signal.SIGKILL:
             self._end()
             return
@@ -325,7 +325,7 @@ class LaunchedRanks:
                     os.kill(pid, number)
 
     def _end(self) -> None:
-        """Ask the launcher to end, so that it ends ranks that are not its descendants; then kill what is left."""
+        """Ask the launcher to end, so that it ends ranks that are not its descendants; then kill the rest."""
         process = self._process
         if process is None or process.returncode is not None:
             return

@@ -45,7 +45,7 @@ def inspected(
 ) -> dict[str, Any]:
     """Try a case's own workload in a rank, and return facts about it; see `ddpbench.worker.verify.inspection`.
 
-    If the trial fails, the dictionary has a sentence on the failure under `problem`.
+    If the trial fails, the dictionary has a sentence about the failure under the key `problem`.
     """
     return _tried(server, case, folder, timeout_s, "trying one step of it", largest=largest)
 
@@ -86,7 +86,8 @@ def profiled(
     """Profile a case's workload in a process on these cores, and return the profile as a dictionary.
 
     See `ddpbench.worker.rank.profiling` for its keys. If `steps` is None, the number of steps is chosen by the widths
-    of confidence intervals. If profiling fails, the dictionary has a sentence on the failure under `problem`.
+    of confidence intervals. If profiling fails, the dictionary has a sentence about the failure under the key
+    `problem`.
     """
     profile = {"steps": steps, "cores": list(cores)}
     return _tried(server, case, folder, math.inf, "profiling it", profile)

@@ -179,8 +179,8 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
     ) -> int | None:
         """Have a rank examine something and write its findings to `path`; return the rank's exit code.
 
-        None if the rank was killed after `timeout_s`. The other arguments say what to examine; see the functions in
-        `ddpbench.runtime.probes`.
+        Return None if the rank was killed after `timeout_s`. The other arguments say what to examine; see the functions
+        in `ddpbench.runtime.probes`.
         """
         self._ask(
             "started",

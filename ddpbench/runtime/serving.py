@@ -1,4 +1,4 @@
-"""Choose what starts a launch's ranks: a fork server or another launcher, both with the interface `Ranks`."""
+"""Choose whether a fork server or another launcher starts a launch's ranks; both have the interface `Ranks`."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class ModelFound:
 
     @property
     def or_cast(self) -> str:
-        """A phrase that advises a cast to float32, to end a sentence with; empty if some parameters are complex."""
+        """The end of a sentence, which advises to cast parameters to float32; empty if some parameters are complex."""
         return "" if self.are_complex else ', or set dtype = "float32", which casts them'
 
     @property
@@ -178,10 +178,10 @@ class Replica(ABC):
         return
 
     def own_parameters(self) -> dict[str, torch.Tensor]:
-        """Return copies of the trained parameters, by the model's names. Each is complete.
+        """Return complete copies of the trained parameters, by the model's names.
 
-        A rank returns those parameters of which it has at least a shard. All ranks call this together, because shards
-        are gathered.
+        A rank returns every parameter of which it has at least a shard. All ranks call this together, because the
+        shards of a parameter are gathered.
         """
         return {
             name: parameter.detach().clone()
@@ -241,7 +241,7 @@ class PeriodicReplica(Replica):
 
 
 class CompensatedReplica(Replica):
-    """Replica for the promise `delayed`. It stores what compression left out of its gradients, to send it later.
+    """Replica for the promise `delayed`. It stores the part of gradients that compression left out, and sends it later.
 
     Under fp16, gradients are scaled by a factor that changes. So the strategy's `check` must refuse fp16, or the
     replica must store unscaled values.
@@ -265,7 +265,8 @@ class OrderedReplica(Replica):
     def log(self) -> list[tuple[int, int]]:
         """Return an entry (rank, version) for every update, in order. Empty on ranks other than 0.
 
-        `rank` sent the gradient. `version` is the number of updates in the parameters for which that rank computed it.
+        `rank` sent the gradient. `version` is the number of updates that the parameters had received when that rank
+        computed the gradient.
         """
 
 

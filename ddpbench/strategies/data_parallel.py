@@ -113,10 +113,10 @@ class CudaReplica(Replica):
 class ThreadedReplica(Replica):
     """torch.nn.DataParallel's steps on the CPU, phase by phase.
 
-    Replica i always runs in thread i, which computes with `threads_per_rank` threads. Each has separate cores if the
-    process has enough of them. As on GPUs, replica 0 works on the model's own parameters and buffers, and what other
-    replicas write into buffers is lost. The loss is computed from the gathered outputs, and recorded as a second
-    `forward` span.
+    Replica i always runs in thread i, which computes with `threads_per_rank` threads. Each replica has separate cores
+    if the process has enough cores. As on GPUs, replica 0 works on the model's own parameters and buffers, and values
+    that other replicas write into buffers are lost. The loss is computed from the gathered outputs, and recorded as a
+    second `forward` span.
     """
 
     def __init__(self, job: Job) -> None:

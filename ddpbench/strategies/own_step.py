@@ -111,8 +111,8 @@ class OwnStep:
         """Prepare the step. If the recorder is active, the optimizers' steps are recorded too.
 
         `network` is what the class calls, including the strategy's wrapper. `after_backward`, if given, aggregates
-        gradients after each backward. `last_sent` returns the time at which a backward sent its last bucket, after
-        which the rank only waits, or None without buckets.
+        gradients after each backward. `last_sent` returns the time at which a backward sent its last bucket; from then
+        on the rank only waits. Without buckets it returns None.
         """
         assert job.step is not None
         self._job, self._make, self.network, self._optimizers = job, job.step, network, optimizers

@@ -132,7 +132,7 @@ def stated_traits(strategy: Strategy[Any], case: Case) -> str:
 
     Raises:
         ValueError: reports cannot show the traits; the message says why.
-        StrategyError: a method of the strategy, such as `promise` or `period`, fails or returns something unusable.
+        StrategyError: a method of the strategy, such as `promise` or `period`, fails or returns an unusable value.
     """
     options = strategy.options.model_validate(case.options)
     promise = strategy.promise(options)

@@ -124,7 +124,7 @@ class Agents:
                 os.waitpid(ended.si_pid, 0)
 
     def end(self) -> None:
-        """Ask the agents that still run to end. After `_END_S` seconds, kill those left and all their processes."""
+        """Ask all running agents to end. After `_END_S` seconds, kill the remaining agents and all their processes."""
         for process in self._running.values():
             process.terminate()
         deadline = time.monotonic() + _END_S

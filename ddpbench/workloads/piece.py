@@ -12,7 +12,7 @@ class Piece(nn.Module):
     """A module made of a function and the modules that it uses; the model's parameter names stay unchanged."""
 
     def __init__(self, act: Callable[..., Any], *parts: nn.Module) -> None:
-        """Take the function `act`, which must use no parameters other than those of `parts`."""
+        """Store the function `act`, which must use no other parameters than the parameters of `parts`."""
         super().__init__()
         self.parts = nn.ModuleList(parts)
         self._act = act

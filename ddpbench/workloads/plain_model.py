@@ -86,7 +86,7 @@ class ModelWithLoss(OwnModel):
     """
 
     def __init__(self, network: nn.Module, own: Any) -> None:
-        """Take the user's model, and `own`, the user's object before training, of which this model gets a copy."""
+        """Store the user's model and a copy of `own`, which is the user's object before training."""
         super().__init__(network)
         parts = (*network.modules(), *network.parameters(), *network.buffers())
         self._held = _Held(copy_of(own, {id(part): part for part in parts}))

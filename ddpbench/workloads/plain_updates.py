@@ -1,4 +1,4 @@
-"""Make the optimizer of a user's plain class, with hooks for what the class does around each update. Imports torch."""
+"""Make the optimizer of a user's plain class, with hooks for the class's actions around each update. Imports torch."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def with_hooks(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _wants_value(scheduler: Any) -> bool:
-    """Return whether a scheduler's step requires an argument, as that of ReduceLROnPlateau does."""
+    """Return whether a scheduler's `step` requires an argument, as in ReduceLROnPlateau."""
     try:
         wanted = inspect.signature(scheduler.step).parameters.values()
     except (TypeError, ValueError):

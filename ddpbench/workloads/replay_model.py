@@ -85,9 +85,9 @@ class ReplayModel(nn.Module):
     def gradient(self, number: int, parameter: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
         """Return a parameter's gradient: `row` times the parameter's factor, repeated to the parameter's size.
 
-        The gradient's memory is reused in each step, and autograd takes the gradient without a copy. New memory is used
-        if gradients accumulate, because a gradient would be added to itself, or if other replicas may fill the same
-        memory.
+        The gradient's memory is reused in each step, and autograd takes the gradient without a copy. If gradients
+        accumulate, new memory is used, because the old gradient would be in the same memory as the new one. New memory
+        is also used if other replicas may fill the same memory.
         """
         if parameter.grad is not None or self._replica is not None:
             return _Gradient(number, parameter, row).filled(row)

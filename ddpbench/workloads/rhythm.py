@@ -69,7 +69,7 @@ class Rhythm:
         return self.pacer.begin(scale)
 
     def update(self) -> Pass:
-        """Begin an update now, and return it; it has the same slowdown and jitter as the pass before."""
+        """Begin an update now, and return it. It has the same slowdown and jitter as the preceding pass."""
         return self.pacer.begin(self._scale)
 
     def elements(self, number: int) -> int:

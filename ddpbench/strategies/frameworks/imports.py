@@ -13,7 +13,7 @@ def imported(framework: str, module: str) -> ModuleType:
     """Import and return a module of a framework. `framework` is the framework's name in `FRAMEWORKS`.
 
     Raises:
-        ImportError: the import failed with any exception; the message says what is installed and what to do.
+        ImportError: the import raised an exception of any type; the message says what is installed and what to do.
     """
     try:
         return importlib.import_module(module)

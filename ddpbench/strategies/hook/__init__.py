@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class HookStrategy(Strategy[OptionsT]):
-    """DDP with a hook that averages buckets. A proof checks that gradients equal those of one process.
+    """DDP with a hook that averages buckets. A proof checks that the gradients equal one process's gradients.
 
     `hook` is called in every step as torch calls a hook registered with `register_comm_hook`: in the thread of the
     backward pass, once per bucket, in the same order on all ranks. DDP's options (`static_graph`,
@@ -49,7 +49,8 @@ class HookStrategy(Strategy[OptionsT]):
     def sent_bytes(self, state: Any, bucket: GradBucket) -> int:
         """Return the number of bytes that a rank sent for a bucket, by default the bucket's size. Called after `hook`.
 
-        If all ranks gather numbers, return one rank's part. Reports show this as the size of the transfer.
+        If the hook all-gathers, return the size of one rank's part. Reports show the result as the size of the
+        transfer.
         """
         buffer = bucket.buffer()
         return buffer.numel() * buffer.element_size()
@@ -72,15 +73,15 @@ class HookStrategy(Strategy[OptionsT]):
 class CompensatedHookStrategy(HookStrategy[OptionsT]):
     """A hook with error feedback, which stores what it leaves out of a bucket and sends it later.
 
-    The promise is `delayed`. The first `exact_steps` steps are averaged in full without the hook, because DDP rebuilds
-    its buckets in the second step, and what the hook stores belongs to a particular bucket.
+    The promise is `delayed`. The first `exact_steps` steps are averaged in full without the hook. The reason is that a
+    hook stores values for a particular bucket, and DDP rebuilds its buckets in the second step.
     """
 
     exact_steps: ClassVar[int] = 2
 
     @abstractmethod
     def kept(self, state: Any, index: int) -> torch.Tensor:
-        """Return what this rank has stored of the bucket with this `index()`.
+        """Return the values that this rank has stored for the bucket with this `index()`.
 
         The tensor must be as long as the bucket's `buffer()`. Its values are parts of the rank's own gradients, not
         divided by the number of ranks. Called only in proofs.

@@ -158,7 +158,7 @@ class HookReplica(DdpReplica):
 
 
 class CompensatedHookReplica(HookReplica, CompensatedReplica):
-    """A model under DDP with a user's hook that stores what it leaves out of gradients."""
+    """A model under DDP with a user's hook that stores the parts of gradients that it leaves out."""
 
     strategy: _CompensatedHooks
 
@@ -171,7 +171,7 @@ class CompensatedHookReplica(HookReplica, CompensatedReplica):
         return super().ready() and self._hook.begun
 
     def kept(self) -> dict[str, torch.Tensor]:
-        """Return what this rank has stored of its gradients, by the parameters' names.
+        """Return the parts of gradients that this rank has stored, by the parameters' names.
 
         Raises:
             TypeError: the strategy's `kept` did not return a tensor.

@@ -150,7 +150,7 @@ class PipelineReplica(PieceReplica):
         return torch.stack([loss.detach() for loss in losses]).mean()
 
     def _rehearse(self, inputs: Any, targets: Any) -> None:
-        """Make a first step, in which torch finds out what stages send one another, and undo its effects.
+        """Make a first step, in which torch learns the shapes of the messages between stages, and undo its effects.
 
         Torch computes with uninitialized memory in this step, which must not stay in BatchNorm's running statistics.
         """
@@ -225,7 +225,7 @@ class NotedStage(CheckedStage):
         self._pipeline, self._pipelines, self._reducers = pipeline, pipelines, reducers
 
     def begin(self, recorder: Recorder) -> None:
-        """Begin to record a step. It must not be the first step, in which torch finds out what is received."""
+        """Begin to record a step other than the first, in which torch learns the shapes of received messages."""
         if self._received is None:
             asked = (self.get_fwd_recv_ops, self.get_bwd_recv_ops) if self._notes_messages else ()
             self._received = {direction: sizes_of(ops_of(0)) for direction, ops_of in enumerate(asked)}

@@ -1,1 +1,1 @@
-"""A rank of a launch, with the training loop and what is timed around it."""
+"""A rank of a launch: its training loop, the measurements around the loop, and its records."""

@@ -34,9 +34,9 @@ def evaluate(
     `training` is the stepper that timed the training steps, and `measured_s` the time they took in a launch, in
     seconds. `on_step` is called after each step.
 
-    The model is the module beneath any wrapper, because evaluating ranks exchange nothing between the barriers, and
-    DDP's forward would broadcast buffers. Every module is in eval mode meanwhile, so that BatchNorm's running
-    statistics don't change. Afterwards each module returns to its earlier mode.
+    The evaluated model is the module beneath any wrapper such as DDP. Evaluating ranks must exchange nothing between
+    the barriers, but DDP's forward would broadcast buffers. During the evaluation every module is in eval mode, so that
+    BatchNorm's running statistics don't change. Afterwards each module returns to its earlier mode.
     """
     model, loss = replica.job.model, replica.job.loss
 

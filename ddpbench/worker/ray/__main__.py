@@ -1,7 +1,7 @@
 """Run a launch's N ranks by Ray Train's TorchTrainer: `python -m ddpbench.worker.ray N RUN_DIR CASE_ID ROUND`.
 
-Each launch starts its own Ray on this machine. A guard process is its parent, so that Ray's servers and all their
-children end with this process, however it ends.
+Each launch starts its own Ray on this machine. A guard process is the parent of this process and ends Ray's servers and
+all their children when this process ends, however it ends.
 """
 
 from __future__ import annotations

@@ -142,8 +142,8 @@ class Meeting:
         """Return the values of these keys, which must be set.
 
         Raises:
-            StrangerError: no slot of this job has written one of them.
-            OtherKeyError: a slot with a different authentication key has written one of them.
+            StrangerError: one of the values was not written by a slot of this job.
+            OtherKeyError: one of the values was written by a slot with a different authentication key.
         """
         with self._reached():
             values = self._store.multi_get(list(keys))
@@ -186,7 +186,7 @@ class Meeting:
         return data
 
     def missing(self, keys: Sequence[str]) -> list[str]:
-        """Return those of `keys` that are not set."""
+        """Return the keys in `keys` that are not set."""
         with self._reached():
             return (
                 [] if self._store.check(list(keys)) else [key for key in keys if not self._store.check([key])]

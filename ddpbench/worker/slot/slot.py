@@ -4,11 +4,12 @@ Slots meet in a store (`meeting`), check that they belong together (`roster`), a
 leading slot (`leader`) orders. A launch uses one slot per rank. Each of these slots has its fork server fork the rank,
 watches it, and reports on it in the store (`own_rank`). A slot itself does not train. The store's keys are:
 
-    card/<slot>  verdict  nonce  shared/<slot>  go    exchanged before the first launch job/<number>
-    the next order: start a round's servers, launch, or end order        stop                             order: end a
-    launch's ranks; stop: a slot had to stop, so all do state/<slot>                                  the state of a
-    slot and its rank file/<number>/<rank>/...                      records and log of a rank whose node has its own
-    directory
+    card/<slot>  verdict  nonce  shared/<slot>  go    exchanged before the first launch
+    job/<number>                                  the next order: start a round's servers, launch, or end
+    order                                         end the ranks of a launch
+    stop                                          a slot had to stop, so all slots stop
+    state/<slot>                                  the state of a slot and its rank
+    file/<number>/<rank>/...                      records and log of a rank whose node has its own directory
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ class Asked:
 def formed_when_asked(device: torch.device) -> Iterator[Asked]:
     """Form a process group of this rank alone as soon as the enclosed code asks for a group and there is none.
 
-    Calling `is_initialized` also counts as asking if a user's code calls it, maybe through a library, because that code
-    would exchange values if there were a group. For torch's and ddpbench's own code, `is_initialized` returns False
+    If a user's code calls `is_initialized`, even through a library, that also counts as asking, because such code would
+    exchange values if there were a group. If torch's or ddpbench's own code calls `is_initialized`, the result is False
     until a group is formed.
     """
     asked = Asked()

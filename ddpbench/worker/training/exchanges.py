@@ -73,7 +73,7 @@ def noticing_exchanges() -> Iterator[Exchanges]:
 def alone(device: torch.device, *, says_so: bool) -> Iterator[None]:
     """Replace the default process group by a group of this rank alone. All ranks must enter the context together.
 
-    If `says_so`, the environment variables `RANK` and `WORLD_SIZE` are also set to 0 and 1 meanwhile.
+    If `says_so`, the environment variables `RANK` and `WORLD_SIZE` are also set to 0 and 1 inside the context.
     """
     default = distributed_c10d._get_default_group()
     backend = "nccl" if device.type == "cuda" else "gloo"

@@ -53,7 +53,7 @@ def cast_words(types: Iterable[torch.dtype], dtype: torch.dtype | None) -> str:
 
 
 def mixed_words(model: torch.nn.Module, batch: Any) -> str:
-    """Return a hint for an error message if the batch has real data types that the model has not; otherwise `""`."""
+    """Return a hint for an error message if some real data types of the batch are not the model's; otherwise `""`."""
     own = types_in(each for each in model.parameters() if not each.is_complex())
     given = types_in(each for each in tensors(batch) if not each.is_complex())
     if not own or not given or set(given) <= set(own):
@@ -111,7 +111,7 @@ class NumberTypes:
 
 
 def compared_numbers(dtype: torch.dtype | None, given: tuple[torch.dtype, ...]) -> list[NumberTypes]:
-    """Return the data types in which a proof compares: float64, which proves the algorithm, and those used in training.
+    """Return a proof's data types: float64, which proves the algorithm, and the types that are used in training.
 
     `dtype` is the type that the case casts to, or None if the model keeps its types `given`. If `dtype` is set, float32
     is compared too.

@@ -1,4 +1,4 @@
-"""Compare gradients and parameters of a strategy's ranks with those that a single process computes."""
+"""Compare the gradients and parameters of a strategy's ranks with the results of a single process."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Comparer:
         self._lost: Callable[[], str] = str
 
     def allow_for(self, replica: Replica) -> None:
-        """Widen tolerances for the strategy's rounding of transfers, and start to record what its steps leave out."""
+        """Widen tolerances if the strategy rounds transfers, and begin to watch what its steps leave out."""
         self._lost = replica.watch_steps()
         if replica.unit_roundoff:
             self.tolerances.widen(replica.unit_roundoff)

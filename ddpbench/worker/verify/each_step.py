@@ -153,8 +153,7 @@ class EachStep:
                 yield proof
 
     def _as_if(self, coarse: float) -> str:
-        """Return a clause if `coarse`, the roundoff that errors suggest, exceeds the stated roundoff; otherwise
-        `""`."""
+        """Return a clause if `coarse`, the roundoff that errors suggest, exceeds the stated one; otherwise `""`."""
         stated = self._sent.roundoff
         if not stated < coarse < math.inf:
             return ""

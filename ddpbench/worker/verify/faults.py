@@ -44,7 +44,7 @@ _EXCHANGED = (
 
 
 def by_rank(what: str) -> str:
-    """Return the predicate of a sentence about a class: it gives different `what` on different ranks, and the cause."""
+    """Return the end of a sentence about a class, which says that its `what` differ between ranks, and why."""
     return _BY_RANK_LATER.format(what=what)
 
 

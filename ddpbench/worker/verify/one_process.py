@@ -85,7 +85,7 @@ class OneProcess:
         return self.training.fresh_model(self.numbers.cast, self.precision)
 
     def copied(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Return a copy of a model that trains exactly as the model does.
+        """Return a copy of a model. The copy trains exactly as the model does.
 
         If `copy.deepcopy` cannot make such a copy, a fresh model is loaded with the model's state. `deepcopy` loses
         parameters' hooks, parts of TorchScript modules, and memory shared by parameters. `deepcopy` fails for computed
@@ -223,8 +223,8 @@ class OneProcess:
         """Return a fresh model's parameters after a few updates from this gradient.
 
         If `made_alone` is None, all ranks make the updates together. If it is False, each rank makes the updates alone;
-        if True, each rank also makes the optimizer alone. `says_so` then sets `RANK` and `WORLD_SIZE` to those of a
-        single process.
+        if True, each rank also makes the optimizer alone. In these two cases, `says_so` sets `RANK` and `WORLD_SIZE` as
+        for a single process.
 
         Raises:
             RuntimeError: updates communicate in a group other than the default one, so no rank can make them alone.
@@ -270,8 +270,8 @@ class OwnReference:
     def after(self, batches: Sequence[Sequence[Any]], left_out: Sequence[Set[str]]) -> torch.nn.Module:
         """Return the model after one further step per batch in `batches`.
 
-        The gradients are those of each rank's own shard, averaged over ranks. `left_out` has, for each step, the names
-        of the parameters that the replica's update left out. All ranks must call this method together.
+        Each rank computes the gradients of its own shard, and these are averaged over ranks. `left_out` has, for each
+        step, the names of the parameters that the replica's update left out. All ranks must call this method together.
         """
         for shards, without in zip(batches, left_out, strict=True):
             self._step(self._one.average_reached(self.model, shards, without, apart=True))

@@ -67,7 +67,7 @@ def owner_of(training: Training, model: torch.nn.Module) -> object:
 
 
 def outside_words(names: Sequence[str]) -> str:
-    """Return the predicate of a sentence about a class: it keeps state outside its model, and how to avoid that."""
+    """Return the end of a sentence about a class, which says that it keeps state outside its model, and what to do."""
     which = f" ({in_words(names)})" if names else ""
     return (
         f"keeps state outside of the model{which}, so that a later call gives another value: keep it in the model or "

@@ -52,7 +52,7 @@ a network may be updated only in every fifth step.
 
 
 def prove_own_steps(prover: ComparingRank, batch: Any, shards: Sequence[Any]) -> Iterator[Proof]:
-    """Compare this rank's parameters after some steps with those of replicas in lockstep; yield the results as proofs.
+    """Compare this rank's parameters after some steps with the parameters of lockstep replicas; yield proofs.
 
     The reference has one replica per shard, all in this process. Each replica runs to the end of its next backward
     pass, and then all replicas' gradients are averaged. This defines data parallelism for any step, for example one
@@ -194,7 +194,7 @@ def _same_samples(
     *,
     late: str,
 ) -> Proof:
-    """Compare this rank's parameters after the steps with those of the lockstep replicas; return a proof."""
+    """Compare this rank's parameters after the steps with the lockstep replicas' parameters; return a proof."""
     prover, numbers = comparer.prover, comparer.numbers
 
     def held(expected: Tensors) -> Proof:

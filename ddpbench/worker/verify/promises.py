@@ -544,8 +544,8 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
 def _seeded_backward(comparer: Comparer, replica: Replica, step: int) -> Iterator[None]:
     """Seed the random draws after a step's first gradient by rank and step; draws of forward passes are unaffected.
 
-    All steps then have the same forward pass and true gradient. A strategy that draws at random what to send makes new
-    draws in every step.
+    All steps then have the same forward pass and true gradient. But a strategy that chooses at random which gradients
+    to send makes a new choice in every step.
     """
     model, kept, case = replica.job.model, _States(), comparer.training.case
     fresh = case.seed + 1 + comparer.prover.rank + (2 + step) * case.world_size
@@ -601,7 +601,7 @@ _OTHERS_SENT = f"what is sent of what was kept, and what is left of it, are not 
 
 @dataclass(slots=True)
 class _Kept:
-    """Gradients that ranks have not sent, to compare with what is left after steps with zero gradients."""
+    """Gradients that ranks have not sent yet, to compare with those still unsent after steps with zero gradients."""
 
     comparer: Comparer
     replica: CompensatedReplica
@@ -626,7 +626,8 @@ class _Kept:
     def unsent(self, sent: Tensors) -> list[str]:
         """Return which of "vectors" and "matrices" were not sent, given what was `sent`; the same on all ranks.
 
-        A kind counts as not sent if `sent` has almost nothing of it, or if what a rank keeps of it has not changed.
+        A kind counts as not sent if almost nothing of that kind is in `sent`, or if a rank's unsent gradients of that
+        kind have not changed.
         """
         left, allowed = kept_of(self.replica, self.whole), self.comparer.tolerances.gradient
         changes = {name: left[name] - value for name, value in self.own.items()}
@@ -680,8 +681,9 @@ class _Kept:
 def _share_kept(kept: _Kept, step: Callable[[], Tensors], sent: Tensors | None) -> Proof:
     """Check that part of the gradients was sent and the rest will be, separately for matrices and vectors.
 
-    What was sent and what was not always add up to the true gradients, so the sum alone proves nothing. `sent` is what
-    `COMPRESSED_STEPS` further steps with zero gradients sent; None if such steps are impossible.
+    The sent part and the unsent part always add up to the true gradients, so their sum alone proves nothing. `sent` is
+    the sum of the gradients sent in `COMPRESSED_STEPS` further steps with zero gradients; None if such steps are
+    impossible.
     """
     comparer, compared = kept.comparer, _SHARE_KEPT
     prover, tolerance = comparer.prover, comparer.tolerances.gradient
@@ -731,7 +733,7 @@ def _fault_of_sending(
     """Return why unsent gradients may never be sent (`""` if they will be), and whether the strategy is at fault.
 
     `unsent` lists "vectors" or "matrices" if `made` steps sent nothing of them. If `late`, most of the other kind was
-    sent. `held` has the kinds of which too much is left, with the fraction that is left.
+    sent. `held` maps each kind of which too much is unsent to the unsent fraction.
     """
     if unsent and late:
         return _NEVER_SENT.format(what=kept.named(unsent), made=made), True
@@ -748,10 +750,10 @@ def _fault_of_sending(
 def _sent_of_kept(
     comparer: Comparer, replica: CompensatedReplica, step: Callable[[], Tensors], count: int
 ) -> Tensors | None:
-    """Make `count` steps with zero gradients, in which the strategy can send only what is left from earlier steps.
+    """Make `count` steps with zero gradients, so that the strategy can send only gradients left from earlier steps.
 
-    Return the sum of what the strategy sent. None if the strategy trains parameters other than the model's, because
-    their gradients are not zero.
+    Return the sum of the gradients that the strategy sent. Return None if the strategy trains parameters other than the
+    model's, because their gradients are not zero.
     """
     zeroed: list[None] = []
 
@@ -782,7 +784,7 @@ def _averaged(
 ) -> Iterator[Proof]:
     """Check a strategy whose ranks train separately and average parameters periodically.
 
-    Steps up to the second averaging are compared with those of separate models in one process.
+    Steps up to the second averaging are compared with the steps of separate models in one process.
     """
     assert isinstance(replica, PeriodicReplica)
     prover, training = comparer.prover, comparer.training

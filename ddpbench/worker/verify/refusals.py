@@ -162,7 +162,7 @@ def _unused(training: Training, text: str) -> str:
 
 
 def waits_for(training: Training, names: Sequence[str]) -> str:
-    """Return a sentence that says: DDP waits for these parameters, which the losses of some ranks or steps do not use.
+    """Say in a sentence that DDP waits for these parameters, which the losses of some ranks or steps do not use.
 
     `""` if the strategy does not use DDP, or if DDP is set to search for unused parameters.
     """

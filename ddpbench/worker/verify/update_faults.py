@@ -159,7 +159,7 @@ class UpdateFaults:
     def _after_loss(self) -> torch.nn.Module:
         """Return a fresh model whose loss was computed once, because an update may need what the loss stores.
 
-        The loss is not computed if it communicates between ranks or if the class makes its own step.
+        If the loss communicates between ranks, or if the class makes its own step, the loss is not computed.
         """
         model = self._one.fresh()
         if not self._prover.gathers and not self._one.training.workload.owns_step:

@@ -50,7 +50,7 @@ def environment_of(job: Job) -> Any:
 def arguments_of(job: Job, strategy: Any, *, autocast: bool) -> dict[str, Any]:
     """Return the arguments that are common to Trainer and Fabric. `strategy` is a DDPStrategy for one of them.
 
-    Also turn off Lightning's messages below warnings, such as on devices, modes and tips.
+    Also turn off Lightning's messages that are less severe than warnings, for example about devices, modes and tips.
     """
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)

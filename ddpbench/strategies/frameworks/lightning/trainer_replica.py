@@ -118,7 +118,7 @@ class TrainerReplica(DdpInsideReplica):
         self.job.recorder.add_span("optimizer", self._updating, self.job.recorder.mark())
 
     def _note_forward(self) -> None:
-        """Record DDP's forward as a span. It includes `training_step` and what DDP sends before it."""
+        """Record DDP's forward as a span. The span includes `training_step` and everything that DDP sends before it."""
         (ddp,) = self.reducers.ddps
         recorder = self.job.recorder
         start: Mark = None
@@ -131,7 +131,7 @@ class TrainerReplica(DdpInsideReplica):
         ddp.register_forward_hook(lambda *_: recorder.add_span("forward", start, recorder.mark()))
 
     def _note_broadcasts(self) -> None:
-        """Record the broadcast before each batch by which rank 0 tells the others to stop (in newer Lightning)."""
+        """Record newer Lightning's broadcast before each batch, by which rank 0 tells other ranks whether to stop."""
         loop, recorder, reducers = self._trainer.fit_loop.epoch_loop, self.job.recorder, self.reducers
         tell = getattr(loop, "_broadcast_sigterm_tensor", None)
         if tell is None or reducers.hook is None:

@@ -12,9 +12,9 @@ class RayTrain(Strategy[RayTrainOptions]):
     """Ray's TorchTrainer starts the ranks and forms their process group; `prepare_model` wraps the model in DDP.
 
     Under Ray Train the user writes the training loop, so here the loop is ddpbench's. `prepare_data_loader` is left
-    out, because its sampler would replace the one that gives all strategies the same samples. Nothing is reported to
-    Ray or saved by Ray (`ray.train.report`). Ray's metrics are turned off. Its controller, which checks the workers
-    every two seconds, runs as always.
+    out, because its sampler would replace ddpbench's sampler, which gives all strategies the same samples. Nothing is
+    reported to Ray or saved by Ray (`ray.train.report`). Ray's metrics are turned off. Its controller, which checks the
+    workers every two seconds, runs as always.
     """
 
     name = "ray_train"

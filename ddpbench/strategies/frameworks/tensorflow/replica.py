@@ -24,9 +24,9 @@ class TfReplica(Replica):
     A timed step is one tf.function, as in TensorFlow's guides: `gradients_of` only takes the batch, and `apply` makes
     the full step, after which the loss is known. Instrumented steps run the step in parts, so that each can be timed.
 
-    A caller that asks for gradients in between, as the proof does, gets them from the same computation in parts, and
-    `apply` still makes the full step. So the proof covers the full step: its update must equal what torch's optimizer
-    computes from the proved gradients.
+    A caller that asks for gradients between these two calls, as the proof does, gets them from the same computation in
+    parts. Then `apply` still makes the full step. So the proof covers the full step: its update must equal what torch's
+    optimizer computes from the proved gradients.
 
     Copying a batch from torch's memory to TensorFlow's devices counts as `data`.
     """

@@ -95,7 +95,7 @@ class TfMirrored(_Tf[TfMirroredOptions]):
     """tf.distribute.MirroredStrategy in one process, which has a replica on each of several logical CPU devices.
 
     There are `world_size` devices. The process takes the full global batch and splits it evenly, in the order of
-    samples. The custom training loop is that of TensorFlow's guide. The model is made under `strategy.scope()`. A
+    samples. The custom training loop follows TensorFlow's guide. The model is made under `strategy.scope()`. A
     replica's loss is the sum over its samples divided by the global batch size, and Keras' optimizer sums gradients
     over replicas. Metrics, callbacks, shuffling and checkpoints are absent, because `fit` is not used.
     """
@@ -122,9 +122,9 @@ class TfMirrored(_Tf[TfMirroredOptions]):
 class TfMultiWorker(_Tf[TfMultiWorkerOptions]):
     """tf.distribute.MultiWorkerMirroredStrategy with one process per rank. TensorFlow's servers sum the gradients.
 
-    Ranks exchange the addresses of their servers for `TF_CONFIG`. Otherwise the loop is that of `tf_mirrored`, with one
-    replica in each process, which takes the rank's part of the batch. A step returns the loss over all ranks, because
-    the loop in TensorFlow's guide sums the loss over replicas. A single rank starts no cluster.
+    Ranks exchange the addresses of their servers for `TF_CONFIG`. Otherwise the loop is the same as for `tf_mirrored`,
+    but with one replica in each process, which takes the rank's part of the batch. A step returns the loss over all
+    ranks, because the loop in TensorFlow's guide sums the loss over replicas. A single rank starts no cluster.
     """
 
     name = "tf_multi_worker"
