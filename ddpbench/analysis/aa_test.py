@@ -55,8 +55,8 @@ class ResolvedIn:
 class TimeFor:
     """Measuring time, in seconds, that each way of comparing needs to resolve `change`, a fraction.
 
-    The ways are two interleaved sides, two cases in one sweep, and two separate runs. A time is None if no time
-    resolves the change.
+    The ways are two interleaved sides, two cases in one sweep, and two separate runs. A time is None if no measuring
+    time is long enough.
     """
 
     change: float
@@ -71,12 +71,14 @@ class NoiseResult:
 
     `difference` is the step time of A divided by that of its replicate, minus 1, with its 95 % interval over rounds.
     The interval should include 0. `deviation_pairs` is the standard deviation of the log ratio within a round. Its 95 %
-    interval assumes that log ratios are normal. Both intervals have both ends. `deviation_launches` is the standard
-    deviation of a launch's log step time across rounds. `deviation_pairs` is smaller if drift cancels within a round.
+    interval assumes that log ratios are normal. Both ends of both intervals are known. `deviation_launches` is the
+    standard deviation of a launch's log step time across rounds. `deviation_pairs` is smaller if drift cancels within a
+    round.
 
-    `round_s` is the wall time of a round with both launches in one sweep, and `round_in_turn_s` that of two sides with
-    separate fork servers. `begin_s` is the time that a sweep takes before its first round. `within` lists the change
-    that each time resolves, and `resolve` the time that each change needs, at 95 % confidence and 80 % power.
+    `round_s` is the wall time of a round if both launches are in one sweep. `round_in_turn_s` is that of a round of two
+    interleaved sides, which have separate fork servers. `begin_s` is the time that a sweep takes before its first
+    round. `within` lists the change that each time resolves, and `resolve` the time that each change needs, at 95 %
+    confidence and 80 % power.
     """
 
     case: str

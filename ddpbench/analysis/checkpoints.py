@@ -43,7 +43,7 @@ def steps_for_share(checkpoint_s: float, step_s: float, wanted: float = SMALL_SH
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointRun:
-    """A launch's checkpoints of one method. Times are seconds, sizes bytes."""
+    """A launch's checkpoints by one method. Times are seconds, sizes bytes."""
 
     timing: Timing
     """Total time and number of the checkpoints; a checkpoint counts as a step."""
@@ -91,7 +91,7 @@ def _length_s(group: Sequence[Checkpoint], *, one_host: bool) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointCost:
-    """A case's checkpoints of one method, over all its launches. Times are seconds, sizes bytes.
+    """A case's checkpoints by one method, over all its launches. Times are seconds, sizes bytes.
 
     `cost` and `step_s`, the time of a training step, are those of the median launch. `mean_s` and `step_mean_s` are the
     corresponding means over launches.

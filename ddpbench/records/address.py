@@ -101,7 +101,7 @@ class Address:
 
 
 def rank_of(path: Path) -> tuple[int, int]:
-    """Return the rank and the number of its attempt from the name of a rank's file."""
+    """Read the rank and the number of its attempt from the name of a rank's file."""
     name = path.name
     if name[10:19] == ".attempt-":  # a rank of five digits, as in nearly all names
         return int(name[5:10]), int(name[19 : name.index(".", 19)])

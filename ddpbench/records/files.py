@@ -118,7 +118,7 @@ def create_file(path: Path, mode: int = 0o666) -> BinaryIO:
     """Create a file and return it, open for writing. The umask is applied to `mode`.
 
     Raises:
-        FileExistsError: something has the name already.
+        FileExistsError: the name is already used.
         OSError: the file cannot be created.
     """
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb")

@@ -424,7 +424,7 @@ def _check_names(run: RunDir, cases: Iterable[PlannedCase]) -> None:
 
 
 def checked_case(raw: Mapping[str, Any]) -> Case:
-    """Return the case in a JSON object outside a plan, after checks as strict as those of a plan's cases.
+    """Parse a case from a JSON object that is not part of a plan, with the same checks as for the cases of a plan.
 
     Raises:
         ValueError: the object is not a case, or its id does not fit its contents.

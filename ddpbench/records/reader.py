@@ -81,8 +81,8 @@ def read_rank(path: Path) -> RankRecords:
     """Read all records of a rank's file.
 
     Raises:
-        RecordError: a complete line is not a record, or the file has a different schema, is not a regular file, or has
-            more than any rank writes.
+        RecordError: a complete line is not a record, or the file has a different schema, is not a regular file, or
+            contains more than a rank can have written.
         OSError: the file cannot be read.
     """
     data = read_bytes(path, MOST_RECORDS)

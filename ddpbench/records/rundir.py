@@ -570,7 +570,7 @@ class RunDir:
         return [launch for _, launch in sorted(launches, key=lambda one: one[0])], sorted(misnamed)
 
     def check(self) -> None:
-        """Check that no entry of the directory leads elsewhere or could block a reader.
+        """Check that no entry of the directory leads out of it or could block a reader.
 
         The directory may come from a stranger.
 
@@ -673,7 +673,7 @@ class RunDir:
         """Check that the directory has a plan, or that a new sweep may use it (see `check_free`).
 
         Raises:
-            IdentityError: the directory lacks a plan, and has files other than those of a sweep without a plan.
+            IdentityError: the directory lacks a plan, and has files that a sweep does not create before its plan.
             OSError: the directory cannot be read.
         """
         try:
@@ -688,8 +688,8 @@ class RunDir:
         If the directory cannot be written, everything that was created is removed.
 
         Raises:
-            OutputError: it cannot be written, or has files that are not a sweep's.
-            IdentityError: it exists, and an entry leads elsewhere.
+            OutputError: the directory cannot be written, or has files that no sweep creates.
+            IdentityError: the directory exists, and an entry is a link or of the wrong kind.
         """
         self.check()
         made = Made(self.path, is_before_plan, kept={name for name, _ in _entries(self.path)})

@@ -61,7 +61,7 @@ class SubmissionDir:
 
     @property
     def merged(self) -> RunDir:
-        """Return the directory of the merged run, which is made if there are runs on several numbers of nodes."""
+        """Return the directory of the merged run, which is made if there are runs on different numbers of nodes."""
         return RunDir(self.path / _CURRENT)
 
     @property
@@ -89,7 +89,7 @@ class SubmissionDir:
         return self.file.exists() or self.file.is_symlink()
 
     def check(self) -> None:
-        """Check that no entry of the directory, or of its runs, leads elsewhere or could block a reader.
+        """Check that no entry of the directory, or of its runs, leads out of it or could block a reader.
 
         Raises:
             IdentityError: an entry is a link, a pipe, a socket or a device, or is a file instead of a folder or the
@@ -110,7 +110,7 @@ class SubmissionDir:
 
         Raises:
             RequestError: the directory has no submission.
-            IdentityError: the file is damaged, or an entry leads elsewhere.
+            IdentityError: the file is damaged, or an entry is a link or of the wrong kind.
         """
         if not self.is_there:
             raise RequestError(f"{self.path} holds no submission: there is no {self.file.name}")
@@ -130,7 +130,7 @@ class SubmissionDir:
 
         Raises:
             RequestError: there are several runs that are not merged yet, or nothing was measured.
-            IdentityError: an entry of the directory leads elsewhere.
+            IdentityError: an entry of the directory is a link or of the wrong kind.
         """
         self.check()
         if self.merged.plan.exists():
@@ -151,7 +151,7 @@ def run_at(path: Path) -> RunDir:
 
     Raises:
         RequestError: the runs of a submission were not merged yet, or nothing was measured in them.
-        IdentityError: an entry of a submission leads elsewhere.
+        IdentityError: an entry of a submission is a link or of the wrong kind.
         UnreadableError: the directory cannot be reached.
     """
     run, submission = RunDir(path), SubmissionDir(path)

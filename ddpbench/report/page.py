@@ -430,7 +430,7 @@ def used_words(summary: RunSummary) -> str:
 
 
 def _used_cores(case: Case, here: int) -> int:
-    """Return how many of the `here` cores a case's ranks and loader workers may run on; a replay may use all."""
+    """Return on how many of the `here` cores a case's ranks and loader workers may run; a replay may use all cores."""
     if case.compute != "real":
         return here
     processes = 1 if traits_of(case).one_process else case.world_size

@@ -68,17 +68,17 @@ class Row(CaseSummary):
 
     @property
     def badges(self) -> str:
-        """Return the words that must accompany the case's numbers, on emulation and on flaws."""
+        """Return the remarks on emulation and on flaws that must accompany the case's numbers."""
         return "; ".join(word for word in (*virtual_words(self.case), self.flaws) if word)
 
     @property
     def flaws(self) -> str:
-        """Return the words on flaws that must accompany the case's numbers, separated by semicolons."""
+        """Return the remarks on flaws that must accompany the case's numbers, separated by semicolons."""
         return "; ".join(self.flaw_words)
 
     @property
     def flaw_words(self) -> tuple[str, ...]:
-        """Return the words on flaws that must accompany the case's numbers, for example "oversubscribed"."""
+        """Return the remarks on flaws that must accompany the case's numbers, for example "oversubscribed"."""
         words = [] if self.ok else [self.status]
         if self.ok and self.unproved:
             words.append("unproved")
@@ -129,7 +129,7 @@ def _row(summary: CaseSummary, case: Case, names: Namer, machine: Mapping[str, o
 
 
 def _with_layouts(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows. `layout` is set on those whose strategy ran the same number of ranks in several layouts."""
+    """Return the rows, with `layout` set if the row's strategy ran the same number of ranks in several layouts."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.panel, row.variant), []).append(row)

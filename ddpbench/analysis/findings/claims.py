@@ -4,10 +4,10 @@ A claim is decided by pairs of cases that are each compared within rounds. These
 (`spec/claims.py`), so they form a separate family. The 5 % are divided among the pairs of all claims (Bonferroni),
 because the intervals also decide on leads and margins, so all of them have to hold at once. A pair that two claims name
 counts once. All other statements of a report on such a pair use the same interval (`judged_by_claims`). A claimed lead
-is tested by multiplying the faster case's time by 1 plus the lead.
+is tested by multiplying the time of the case that is claimed to be faster by 1 plus the lead.
 
 - `faster` holds if the interval is on the claimed side of the lead, and does not hold if it is on the other side. A
-  claim without a lead does not hold either if the interval includes 1 and is entirely within the general margin.
+  claim without a lead also does not hold if the interval includes 1 and is entirely within the general margin.
 - `as fast` holds if the interval is within the claimed margin, and does not hold if it is outside the margin.
 
 Ranks that share cores may have waited for them. `CaseRun.shared_cores_share` is an upper bound of the resulting delay

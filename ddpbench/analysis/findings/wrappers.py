@@ -1,4 +1,4 @@
-"""The answer on what frameworks cost: those that train a torch model in place of plain DDP, compared with it."""
+"""The answer to what frameworks cost: those that train a torch model in place of plain DDP are compared with DDP."""
 
 from __future__ import annotations
 

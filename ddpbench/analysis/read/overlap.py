@@ -328,7 +328,7 @@ class _Noted:
         return apart(owner, *(np.concatenate([self.steps[:, end], self.spans[:, end]]) for end in (2, 3)))
 
     def means_s(self, lengths_ns: NDArray[Any], group: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Return the mean over each launch's steps of the sum of lengths in a step, in seconds.
+        """Add the lengths within each step, and return the mean of these sums over each launch's steps, in seconds.
 
         `group` has the group of each length along the last axis, in order.
         """
@@ -462,10 +462,9 @@ def _transfer_rows(noted: _Noted, moved: Transfers | None, step_of: Ints) -> Ite
 
 
 def _divided(covered: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return whether each segment belongs to each of `PARTS`, and then of `_TOTALS`, shape (names, segments).
+    """For each of `PARTS`, followed by `_TOTALS`, return whether each segment belongs to it; shape (names, segments).
 
-    A segment belongs to the part of the first of `_KINDS` that covers it. Their order is computation, comm, wait,
-    data.
+    A segment belongs to the part of the first of `_KINDS` that covers it. Their order is computation, comm, wait, data.
     """
     taken = np.zeros(covered.shape[1], np.bool_)
     shares: list[NDArray[np.bool_]] = []

@@ -111,7 +111,7 @@ def parts_of(launches: Sequence[Mapping[int, RankSteps]]) -> TransferParts | Non
 
 
 def column(values: Iterable[int]) -> Ints:
-    """Return integers as a column, in a third of the time that rows of tuples take for a million integers."""
+    """Return integers as a column. For a million of them, this takes a third of the time of building rows of tuples."""
     return np.fromiter(values, np.int64)
 
 

@@ -45,8 +45,8 @@ class Transfers:
     Columns with one value per part: `row` numbers the records of all launches, by launch, rank and record. From
     `handed` to `served` the part is queued, until `begin` it waits for a different rank, and until `end` data flow.
     `transfer` is the index of its transfer. Columns with one value per transfer: `launch` numbers launches, and `step`
-    is that of its first rank. `begins` and `ends` are its first data and its last rank's end, `charged` is its share of
-    this time, and `clocked` says whether these times are known.
+    is that of its first rank. `begins` is when its first data flow, and `ends` is when its last rank ends. `charged` is
+    its share of the time between them, and `clocked` says whether these times are known.
     """
 
     row: Ints

@@ -2,9 +2,9 @@
 
 No other module undoes dilation or shrinking. With a dilation of k, a run's computation and links are k times slower, so
 its spans are k times those of the job. With a shrinking of m, its parameters, its gradients and the bytes over its
-links are one m-th. All records of a run pass through this module, so all numbers computed from them are the job's, and
-times are virtual. A machine's own facts stay as they are: processor time, memory, the wall time of a launch, and
-checkpoints, because a disk is not dilated.
+links are one m-th of those of the job. All records of a run pass through this module, so all numbers computed from them
+are the job's, and times are virtual. A machine's own facts stay as they are: processor time, memory, the wall time of a
+launch, and checkpoints, because a disk is not dilated.
 """
 
 from __future__ import annotations

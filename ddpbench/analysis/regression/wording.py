@@ -57,7 +57,7 @@ def value_words(ratio: Interval, limit: float = 0.0) -> str:
 def interval_words(ratio: Interval | None, limit: float = 0.0) -> str:
     """Return the interval of a ratio as text, such as `+1.2 % to +3.4 %`. Empty if the interval has no ends.
 
-    Rounding turns no end into 0 or into `limit`, a gate's limit as a fraction, unless the end equals it.
+    No end is rounded to 0 or to `limit` (a gate's limit as a fraction) unless it is equal to it.
     """
     if ratio is None or ratio.low is None or ratio.high is None:
         return ""

@@ -56,7 +56,7 @@ class SpeedupCurve:
     def strata(self) -> list[list[TimingKey]]:
         """Return the rounds in groups that have equal world sizes. A group of one round joins the largest group.
 
-        A round of which two sessions ran parts counts as two rounds.
+        A round that was split between two sessions counts as two rounds.
         """
         groups: dict[tuple[int, ...], list[TimingKey]] = {}
         for one in sorted({one for both in self.paired.values() for one in both}):

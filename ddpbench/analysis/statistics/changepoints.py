@@ -199,7 +199,7 @@ def _explained(rows: _Series, stretches: _Places) -> _Series:
 
 
 def _shown(series: _Series, stretches: _Places, level: float, inflation: float) -> bool:
-    """Return whether chance explains as much as the best of these stretches with a probability of at most `level`.
+    """Return whether the probability that chance explains as much as the best of these stretches is at most `level`.
 
     The best stretch's sum of squares is first reduced so that its F statistic is divided by `inflation`. The test is (1
     + hits) / (1 + permutations) <= level, abandoned once there are too many hits.

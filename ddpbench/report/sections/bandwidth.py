@@ -176,7 +176,7 @@ def _heading(lines: Sequence[Series], standings: Mapping[str, Standing]) -> str:
 
 
 def _shown_best(lines: Sequence[Series], rate: float, standings: Mapping[str, Standing]) -> Series | None:
-    """Return the series that comparisons show to be best at a bandwidth; None if no series is."""
+    """Return the series that comparisons show to be best at a bandwidth; None if there is none."""
     return next(
         (
             line

@@ -34,7 +34,7 @@ class MemoryRow:
 
 
 def section(rows: Sequence[Row]) -> Section | None:
-    """Return the section on memory per rank; None if no model has cases that hold different amounts."""
+    """Return the section on memory per rank; None if all cases of each model hold the same amount of model state."""
     kept = _kept(rows)
     models: dict[tuple[Any, ...], set[tuple[int, int, int]]] = {}
     for one in kept:

@@ -70,7 +70,7 @@ _IDEAL, _MEASURED = "ideal", "measured"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fall:
-    """The losses of one case's efficiency, which fall from the ideal to the measured value.
+    """The losses that lead from the ideal efficiency down to the efficiency measured for one case.
 
     `rounds` is the number of rounds that have all measurements for the losses.
     """
