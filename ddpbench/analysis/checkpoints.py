@@ -1,8 +1,9 @@
 """Checkpoint cost: the duration of a launch's checkpoints by one method, and their share of training time.
 
 A checkpoint lasts from the earliest rank's start to the latest rank's end, barriers included. A launch has one number
-per method: total time divided by the number of checkpoints, including the first. A case's number is that of the median
-launch. Shares of time use means over launches, because times add up over a job, including those of rare slow launches.
+per method: total time divided by the number of checkpoints, including the first. A case's number is the number of its
+median launch. Shares of time use means over launches, because times add up over a job, including those of rare slow
+launches.
 """
 
 from __future__ import annotations

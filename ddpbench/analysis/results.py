@@ -110,7 +110,7 @@ class Proved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compared:
-    """Comparison of a case's step time with that of a second case, paired by round."""
+    """Comparison of a case's step time with the step time of a second case, paired by round."""
 
     topic: str
     """Kind of the comparison, which says what the second case is.

@@ -1,4 +1,4 @@
-"""Sentences that keep their conditions separate from their other words, so that a report states each condition once."""
+"""Sentences that keep their conditions separate from their other text, so that a report states each condition once."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Parts:
 class Sentence(str):
     """A sentence with a start, conditions such as the workload, and an end: `DDP at 2 ranks, gpt:nano: speed-up 1.6`.
 
-    As a string it has all conditions. `but` leaves out those that the report already shows nearby.
+    As a string it has all conditions. The method `but` leaves out conditions that the report already shows nearby.
     """
 
     __slots__ = ("_parts",)

@@ -150,7 +150,7 @@ def _is_stream(mode: int | None) -> bool:
 
 @contextlib.contextmanager
 def _checked(path: Path) -> Iterator[_Target | int]:
-    """Yield the destination of an output: a descriptor that this process inherited, or a name in an open folder.
+    """Yield the destination of an output: a descriptor that this process inherited, or a file name and its open folder.
 
     Raises:
         OutputError: the file with this name cannot be an output, or the folder is missing or cannot be written.

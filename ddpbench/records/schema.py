@@ -104,7 +104,7 @@ class RankStart:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Met:
-    """The record that the ranks have met, which means that they are connected and have process groups."""
+    """Recorded when the ranks have met, which means that they are connected and have process groups."""
 
     kind: Literal["met"] = "met"
     start_ns: Number
@@ -378,7 +378,7 @@ ComparedQuantity = Literal[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proof:
-    """A comparison of the ranks' results with those of a single process, made before timing.
+    """A comparison of the ranks' results with the results of a single process, made before timing.
 
     `compared` says what is compared. `error` is the largest relative error of any parameter (norm of the difference
     divided by the norm of the reference), and `tolerance` the largest allowed error.

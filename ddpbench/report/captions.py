@@ -85,7 +85,7 @@ def shared_setting(rows: Sequence[Row], *, but: Collection[str] = ()) -> list[st
 
 
 def shared_words(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the words that describe all cases of a run. The page shows them once and leaves them out of captions.
+    """Return the phrases that describe all cases of a run. The page shows them once and leaves them out of captions.
 
     A bucket cap counts as shared if all cases with buckets have it.
     """

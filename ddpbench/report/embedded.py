@@ -41,12 +41,12 @@ class Embedded:
 
     @property
     def heading(self) -> str:
-        """Return the picture's heading and label, without the words that the page states for all cases."""
+        """Return the picture's heading and label, without phrases that the page states for all cases."""
         return _labelled(self.picture, but=self.shared)
 
     @property
     def caption(self) -> str:
-        """Return the picture's caption without the words that the page states for all cases."""
+        """Return the picture's caption, without phrases that the page states for all cases."""
         return but(self.picture.caption, self.shared)
 
     @property

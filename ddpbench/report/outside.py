@@ -38,9 +38,9 @@ def dressed(
 
 
 def conditions(rows: Sequence[Row]) -> list[str]:
-    """Return phrases for the settings that all cases of a run share, and for the number of launches.
+    """Return phrases that state the settings that all cases of a run share, and the number of launches.
 
-    Words on emulation are left out, because each picture states them.
+    Phrases on emulation are left out, because each picture states them.
     """
     measured = [row for row in rows if row.launches]
     if not measured:

@@ -187,9 +187,9 @@ def _but_links(row: Row) -> GroupKey:
 
 
 def variant_words(rows: Iterable[Row], *, layouts: bool = True) -> dict[str, str]:
-    """Return words that distinguish a case from other variants of its strategy, by case id.
+    """Return, by case id, phrases that distinguish a case from other variants of its strategy.
 
-    The words are empty if there is only one variant. With `layouts`, they include the case's layout on nodes.
+    They are empty if there is only one variant. With `layouts`, they include the case's layout on nodes.
     """
     every = list(rows)
     names = every[0].names.of(row.case for row in every) if every else Namer(())

@@ -1,9 +1,9 @@
 """The answer to an experiment's question, in one or two sentences from the decided comparisons.
 
-The first sentence says what to use (`choice.py`). In a sweep that trains to a loss it says instead which case reaches
-the loss first (`first_to_loss.py`). A sweep that varies links, input data or precision adds its finding on that
-setting. If an experiment has claims to decide, their verdicts are the answer (`all_claims.py`). If it compares
-frameworks with plain DDP, the answer is what they cost (`wrappers.py`).
+The first sentence says what to use (`choice.py`). In a sweep that trains to a loss, the first sentence instead says
+which case reaches the loss first (`first_to_loss.py`). A sweep that varies links, input data or precision adds its
+finding on that setting. If an experiment has claims to decide, their verdicts are the answer (`all_claims.py`). If it
+compares frameworks with plain DDP, the answer is what they cost (`wrappers.py`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def answer_of(
 
     Args:
         cases: a run's cases.
-        findings: the run's findings, of which one may become the second sentence.
+        findings: the run's findings; one of them may become the second sentence.
         claimed: the finding on the experiment's claims, if it has any.
         withheld: violations by case id, for cases whose numbers must be wrong; no answer uses comparisons with these.
     """

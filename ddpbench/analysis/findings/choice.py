@@ -71,10 +71,10 @@ class Choice:
 
     @property
     def most_behind(self) -> float | None:
-        """Return how much longer the chosen case's step may be than that of the fastest other case, as a ratio.
+        """Return, as a ratio, how much longer the chosen case's step may be than the step of the fastest other case.
 
-        This is the upper end of the ratio's interval. None if no case is tied with the chosen one, or if the upper
-        end is at most 1.
+        This is the upper end of the ratio's interval. None if no case is tied with the chosen one, or if the upper end
+        is at most 1.
         """
         most = self.standings[self.chosen.case_id].ratio.high if self.tied else None
         return most if most is not None and most > 1 else None

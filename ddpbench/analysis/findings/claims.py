@@ -210,7 +210,7 @@ def _withheld(pair: _Pair, withheld: Mapping[str, Violation]) -> _Reason | None:
 
 
 def _compared(a: CaseRun, b: CaseRun, *, of: Of) -> Comparison | None:
-    """Compare A with B, by time per sample of the whole job or by time per step."""
+    """Compare A with B, either by time per sample of the whole job or by time per step."""
     mine, other = (
         run.timings if of == "throughput" else [_per_step(one) for one in run.timings] for run in (a, b)
     )

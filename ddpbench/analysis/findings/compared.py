@@ -1,9 +1,9 @@
 """Compare a run's cases, paired within rounds, and make at most seven sentences from the comparisons.
 
 Compared cases differ only in strategy, bucket cap, or the layout of their ranks on nodes. A difference of x % always
-means that the slower case's step takes x % longer. Verdicts and intervals are those of the family of all cases at the
-same number of ranks (`families.py`). The pairs that make sentences are chosen before the data are seen. Oversubscribed
-cases are compared with each other but make no sentence.
+means that the slower case's step takes x % longer. All cases at the same number of ranks form a family, from which
+verdicts and intervals are taken (`families.py`). The pairs that make sentences are chosen before the data are seen.
+Oversubscribed cases are compared with each other but make no sentence.
 """
 
 from __future__ import annotations
@@ -413,7 +413,7 @@ def _place(run: CaseRun, apart: _Apart, family: Sequence[CaseRun] = ()) -> tuple
 
 
 def _labels(run: CaseRun, apart: _Apart) -> tuple[str, ...]:
-    """Return the labels that must accompany a case's numbers, without those that the sentence names."""
+    """Return the labels that must accompany a case's numbers, without labels that the sentence states anyway."""
     said = apart.of(run.case)
     return tuple(word for word in grouping.qualifiers(run.case) if word not in said)
 

@@ -166,10 +166,9 @@ def _largest(members: Sequence[CaseRun]) -> int:
 
 
 def with_one_process(cases: Sequence[CaseRun]) -> tuple[CaseRun, CaseRun] | None:
-    """Return the reference case, and the one-process case that uses about as many cores by threads.
+    """Return the reference case, and the one-process case that uses about as many cores through threads.
 
-    The reference is that of the first group of comparable cases. None if the reference's launcher measured no such
-    process.
+    The reference is taken from the first group of comparable cases. None if its launcher measured no such process.
     """
     if len({run.case.threads_per_rank for run in cases}) < 2:
         return None

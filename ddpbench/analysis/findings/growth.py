@@ -1,7 +1,7 @@
 """Growth of network time with the number of emulated nodes, as a sentence for the top of a report.
 
-The strategies considered were measured on the same three or more numbers of nodes. The sentence names the strategy with
-the least network time at the most nodes, and the one with the most. The formulas are those of `network.py`.
+Only strategies that were measured on the same three or more numbers of nodes are considered. At the most nodes, one of
+them has the least network time and another has the most; the sentence names these two. `network.py` has the formulas.
 """
 
 from __future__ import annotations

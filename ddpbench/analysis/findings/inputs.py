@@ -157,7 +157,7 @@ def _listed(members: Sequence[InputCase]) -> str:
 
 
 def _numbers(members: Sequence[InputCase]) -> str:
-    """Return the cases' numbers of loader workers as words, such as `1, 2 and 4`."""
+    """List the cases' numbers of loader workers in words, such as `1, 2 and 4`."""
     counts = [str(member.run.case.loader_workers) for member in members]
     return counts[0] if len(counts) == 1 else f"{', '.join(counts[:-1])} and {counts[-1]}"
 

@@ -1,4 +1,4 @@
-"""Names of cases and words for ratios, as sentences use them. No other module defines such words."""
+"""Names of cases, and phrases that state ratios, as sentences use them. No other module defines such phrases."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def fitting(texts: Iterable[Text]) -> Text:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the names as a list in words. If there are many, the list has the first few and the number of others."""
+    """List names in words. If there are many, the list has the first few and the number of the others."""
     if len(names) > MOST_NAMES + 1:
         return f"{', '.join(names[:MOST_NAMES])} and {len(names) - MOST_NAMES} others"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else list(names))
 
 
 def listed_apart(names: Iterable[Iterable[str]]) -> str:
-    """Return names as a list in words.
+    """List names in words.
 
     Each name consists of several words, which are separated by dots as in tables.
     """
@@ -66,9 +66,9 @@ def listed_apart(names: Iterable[Iterable[str]]) -> str:
 
 
 def called(run: CaseRun, family: Iterable[CaseRun], more: Iterable[str] = ()) -> str:
-    """Return a case's strategy, followed in brackets by the words that distinguish it from its family.
+    """Return a case's strategy, followed in brackets by phrases that distinguish the case from its family.
 
-    `more` names further fields that the words may come from.
+    `more` names further fields from which the phrases may be made.
     """
     # The sentence gives numbers of ranks, and layouts if one number of ranks has several.
     return Namer(other.case for other in family).variant(run.case, (*VARIANT, *SCALE, *more))
@@ -229,7 +229,7 @@ def takes_another_path(run: CaseRun) -> bool:
 
 
 def name_of(run: CaseRun, other: CaseRun | None = None, family: Iterable[CaseRun] = ()) -> str:
-    """Return a strategy's name for a sentence, with words that distinguish the case from others of the same strategy.
+    """Return a strategy's name for a sentence, with phrases that distinguish the case from others of the same strategy.
 
     Args:
         run: the case.

@@ -201,7 +201,7 @@ class Checked:
 
     @property
     def applied(self) -> tuple[Rule, ...]:
-        """Return the rules that apply to at least one case, without those that are not counted (`Rule.counted`)."""
+        """Return the rules that apply to at least one case, except rules that are not counted (`Rule.counted`)."""
         return tuple(rule for rule in self.rules if rule.cases and rule.counted)
 
     @property

@@ -98,9 +98,9 @@ def bus_bandwidth(case: CheckedCase) -> Iterable[Bounded]:
 def bytes_over_a_link(case: Case, op: str, size: float, ranks: int) -> float | None:
     """Return the fewest bytes that the busiest node's link carries in one direction for an operation; None if unknown.
 
-    Traffic between ranks of one node is not counted. `size` is as recorded, which is the whole buffer or, for a
-    gather or scatter, the buffer of one rank. `ranks` is the number of ranks that take part; if these are not all,
-    their nodes are unknown.
+    Traffic between ranks of one node is not counted. `size` is the recorded size, which is the whole buffer or, for a
+    gather or scatter, the buffer of one rank. `ranks` is the number of ranks that take part. If not all ranks take
+    part, their nodes are unknown. The result is then None, except for a transfer between two ranks.
     """
     m, r = case.nodes, case.ranks_per_node
     if ranks < case.world_size and flow_of(op) != "pair":
@@ -199,7 +199,7 @@ def counted_as_by_formula(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def buckets_hold_gradients(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the total bytes of the buckets, which must equal those of the gradients."""
+    """Yield the total bytes of the buckets, which must equal the bytes of the gradients."""
     if not traits_of(case.run.case).uses_buckets:
         return
     for launch in case.run.good:

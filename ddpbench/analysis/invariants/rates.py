@@ -61,8 +61,8 @@ def _equal(what: str, seen: float, wanted: float) -> Bounded:
 def within_the_machine(case: CheckedCase) -> Iterable[Bounded]:
     """Yield the share of the cores' time that the case used, and its share of a GPU's peak operations.
 
-    Both are at most 1. cuDNN's convolutions use TF32 in full precision although the peak is that of float32, so the
-    second share may then be larger.
+    Both are at most 1. In full precision, the second share may be larger, because the peak is the one for float32 but
+    cuDNN's convolutions use the faster TF32.
     """
     mfu = case.result.mfu
     if case.result.paced:
@@ -119,7 +119,7 @@ def caches_cannot_explain(case: CheckedCase, number: Bounded) -> bool:
 
 
 def under_the_bound(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the step time divided by that of independent ranks, which is at least 1.
+    """Yield the case's step time divided by the step time of independent ranks. This ratio is at least 1.
 
     The rule is broken if the entire interval of the ratio, paired by round, is below 1, or if the value is far below 1.
     """

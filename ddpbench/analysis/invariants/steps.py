@@ -98,7 +98,7 @@ def instrumented_may_differ(case: CheckedCase) -> float | None:
 def single_steps(case: CheckedCase) -> Iterable[Bounded]:
     """Yield each launch's mean step, with its shortest and longest single step as bounds, and a check of their number.
 
-    Single steps are those of all ranks that take samples, so their number must be a multiple of the number of timed
+    The steps of all ranks that take samples are counted, so their number must be a multiple of the number of timed
     steps.
     """
     for launch in case.run.good:

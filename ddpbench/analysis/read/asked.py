@@ -1,4 +1,4 @@
-"""Compare the settings that a launch's ranks recorded with those of the case. No other module compares them."""
+"""Compare the settings that a launch's ranks recorded with the settings of the case. No other module compares them."""
 
 from __future__ import annotations
 

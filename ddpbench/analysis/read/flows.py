@@ -112,7 +112,7 @@ class Group:
         return Times(begin, until, begins, ends)
 
     def _across_hosts(self, here: Times, one_clock: NDArray[np.bool_]) -> Times:
-        """Return the times for transfers of which some have ranks without a common clock.
+        """Return the times, if some of the transfers have ranks without a common clock.
 
         `here` are the times computed as if all ranks were on one clock.
         """

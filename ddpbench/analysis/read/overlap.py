@@ -1,7 +1,8 @@
 """Breakdown of an instrumented step into computation, exposed or overlapped communication, waiting, and data loading.
 
-`transfers.py` defines when a transfer is queued, waits and moves data. Every instant of a rank's step belongs to the
-first of these activities that is under way at that instant, so the parts add up to the step:
+`transfers.py` defines when a transfer is queued, waits and moves data. Every instant of a rank's step belongs to one
+activity, so the parts add up to the step. If several activities are under way at an instant, the first in this order
+counts:
 
     own computation (forward, backward, optimizer, other)  >  transfers  >  waiting for ranks  >  data
 
@@ -163,7 +164,7 @@ def breakdown(
 ) -> Breakdown | None:
     """Return the breakdown of a case's instrumented steps; None if nothing was instrumented.
 
-    The arguments are those of `Instrumented`; by default, `rounds` count from 0.
+    The arguments are the fields of `Instrumented`; by default, `rounds` count from 0.
     """
     numbers = range(len(launches)) if rounds is None else rounds
     one = Instrumented(launches=launches, rounds=numbers, processes=processes, backend=backend)

@@ -73,7 +73,7 @@ class TransferParts:
 
     @property
     def between_two(self) -> NDArray[np.bool_]:
-        """Return, for each part, whether it is in a numbered transfer between only two ranks."""
+        """Return, for each part, whether its transfer is between only two ranks and has a number."""
         found: NDArray[np.bool_] = self.message != NONE
         return found
 

@@ -45,8 +45,9 @@ class BlockTimes(NamedTuple):
 def time_blocks(number: int, ranks: Sequence[Mapping[int, BlockTimes]]) -> Timing | None:
     """Return a launch's timing from each rank's blocks of one phase, by index.
 
-    The module's docstring has the definition. `steps` and `samples` are those of all blocks, and `time_s` is the time
-    that they take at the job's rate. None if no block is recorded by every rank, or no rank has samples.
+    The module's docstring has the definition. In the result, `steps` and `samples` are totals over all blocks, and
+    `time_s` is the time that they take at the job's rate. None if no block is recorded by every rank, or no rank has
+    samples.
     """
     shared = set.intersection(*(set(blocks) for blocks in ranks)) if ranks else set()
     trainers = [

@@ -70,10 +70,10 @@ ChangeVerdict = Literal["faster", "slower", "equivalent", "cannot tell", "not co
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PartChange:
-    """A part of a step on both sides, as medians over launches in seconds, and new minus base with an interval.
+    """A part of a step on both sides, with its change.
 
-    If the sides were interleaved, `difference` is that of the typical round. Otherwise it is the difference of the
-    medians.
+    The sides' times are medians over launches, in seconds. `difference` is new minus base, with an interval. If the
+    sides were interleaved, it is the difference in the typical round. Otherwise it is the difference of the medians.
     """
 
     name: str
@@ -214,12 +214,12 @@ class Changes:
 
     @property
     def undecided(self) -> list[Change]:
-        """Return the cases without a verdict."""
+        """Return the changes of the cases without a verdict."""
         return [change for change in self.changes if change.verdict == "cannot tell"]
 
     @property
     def unresolved(self) -> list[Change]:
-        """Return the cases without a verdict that more rounds could decide."""
+        """Return the changes of the cases without a verdict that more rounds could decide."""
         return [change for change in self.undecided if not change.tail]
 
     @property

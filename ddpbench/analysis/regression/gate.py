@@ -33,7 +33,7 @@ class Gated:
 
     @property
     def undecided(self) -> bool:
-        """Return whether the test neither fails nor is shown to be within the limit."""
+        """Return whether the test does not fail, but is also not shown to be within the limit."""
         return not self.fails and not self.within
 
 
@@ -125,9 +125,9 @@ def decided(test: str, change: Change, limit: float) -> Gated:
 
 
 def _same(test: str, own: CaseRun, side: Side) -> CaseRun | None:
-    """Return a side's case of this test or, if it has no such test, its case with the same specification.
+    """Return a side's case for this test; if it has none, its case with the same specification.
 
-    None if it has neither.
+    None if the side has no such case either.
     """
     if test in side.tests:
         return side.cases[side.tests.index(test)]

@@ -1,4 +1,4 @@
-"""Describe the one setting in which a case of one run differs from a case of the other."""
+"""Describe the setting in which a case of one run differs from a case of the other, if it is only one."""
 
 from __future__ import annotations
 

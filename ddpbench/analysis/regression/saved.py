@@ -43,7 +43,7 @@ _LACKS = "Files of pytest-benchmark hold step times alone: in which part of a st
 
 
 class _Extra(BaseModel, extra="allow", strict=True):
-    """Keys of `extra_info` besides those of a case's settings."""
+    """The keys of `extra_info` that are not settings of a case."""
 
     schema_version: int = SCHEMA_VERSION
     case_id: str

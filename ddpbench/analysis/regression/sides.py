@@ -42,7 +42,7 @@ class Side:
 
 
 def read_side(run: RunDir, name: str = "", *, commit: str | None = None) -> Side:
-    """Read a run as a side. `commit` is the commit of its code, by default the one recorded when the run was started.
+    """Read a run as a side. `commit` is the commit of its code; by default, the recorded commit is used.
 
     Raises:
         IdentityError: `run` is not a run directory, or has another schema.

@@ -31,9 +31,9 @@ from ddpbench.strategies.traits import traits_of
 class CaseCurve:
     """The successful cases of one configuration at several world sizes.
 
-    `runs` had separate cores or GPUs for each rank, and `crowded` ran oversubscribed. `base` is the base case, or
-    None if it was not measured. `panel` is the index of the group of comparable cases. `variant` is the index of the
-    curve among those of the same strategy and algorithm in this group. Both count from 0.
+    `runs` had separate cores or GPUs for each rank, and `crowded` ran oversubscribed. `base` is the base case, or None
+    if it was not measured. `panel` is the index of the group of comparable cases. `variant` is the index of the curve
+    among the group's curves with the same strategy and algorithm. Both count from 0.
     """
 
     name: str
@@ -281,7 +281,7 @@ def _devices(curve: CaseCurve, machine: Mapping[str, object]) -> int | None:
 def law_findings(laws: Sequence[CurveLaws], cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """Return a finding on the scaling law that a curve follows, and on its knee.
 
-    The curve is the first one with fitted laws whose strategy aggregates gradients. Empty if no curve is like this.
+    The curve is the first one with fitted laws whose strategy aggregates gradients. Empty if there is no such curve.
     """
     for curve in laws:
         if not traits_of(curve.case).exchanges or not curve.laws.fits:

@@ -125,10 +125,10 @@ EQUAL = f"equivalent within {MARGIN_WORDS}"
 class Judgement:
     """Conclusion of a comparison of two cases, A and B.
 
-    `ratio` is A's step time divided by B's. Its interval is the one that decided the verdict, and is Bonferroni's if
-    there are several comparisons. `small` means that the difference is resolved and the entire interval is inside the
-    margin. `beyond` means that it is resolved and the entire interval is outside. `bound` is the largest difference, as
-    a fraction, that the interval does not rule out. `rounds` is the number of rounds that A and B have in common.
+    `ratio` is A's step time divided by B's. Its interval decided the verdict, and has Bonferroni's correction if there
+    are several comparisons. `small` means that the difference is resolved and the entire interval is inside the margin.
+    `beyond` means that it is resolved and the entire interval is outside. `bound` is the largest difference, as a
+    fraction, that the interval does not rule out. `rounds` is the number of rounds that A and B have in common.
     `comparisons` is the number of comparisons among which the error probability is divided, including this one.
     """
 
@@ -210,8 +210,9 @@ def judged(ratio: Interval, rounds: int, *, margin: float = MARGIN) -> Judgement
 class Standing:
     """Comparison of a case with the other cases of its family.
 
-    `against` is the fastest of the others by mean. `ratio` is the case's time divided by that of the best of the
-    others. Its ends are the largest of the ends of the case's pairs. `rounds` is the number of rounds of the ratio.
+    `against` is the fastest other case by mean time. `ratio` is the case's time divided by the time of the best other
+    case. Each end of its interval is the largest of the corresponding ends of the case's pairs. `rounds` is the number
+    of rounds from which the ratio comes.
     """
 
     verdict: BestVerdict

@@ -127,10 +127,10 @@ def _widening_shown(rounds: int, correlation: float) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def _in_sweep(rounds: int, correlation: float) -> float:
-    """Return the log ratio that a share `POWER` of sweeps of two cases shows, in standard deviations within a round.
+    """Return the smallest log ratio that a sweep of two cases shows with probability `POWER`.
 
-    The result is simulated, with the same draws each time, because no formula describes how the widening varies with
-    the deviation.
+    The unit is the standard deviation within a round. The result is simulated, with the same draws each time, because
+    no formula describes how the widening varies with the deviation.
     """
     drawn = np.random.default_rng(1).standard_normal((_MOST_DRAWN, _SWEEPS))[:rounds].T
     for index in range(1, rounds):
@@ -218,9 +218,9 @@ def added(variances: Sequence[Variance]) -> Variance:
 def resolved_by_two_runs(deviation: float, rounds: int) -> float | None:
     """Return the smallest change, as a fraction, that two runs of `rounds` rounds each resolve.
 
-    None for fewer than `MIN_ROUNDS` rounds. The drift between the runs is that of `drift_of`. Runs estimate it from
-    their own scatter, so the interval of few launches is sometimes narrow and sometimes wide. The power is the mean
-    over the scatters that either side may show.
+    None for fewer than `MIN_ROUNDS` rounds. `drift_of` gives the drift between the runs. A real run estimates it from
+    its own scatter, so with few launches its interval is sometimes narrow and sometimes wide. The power is therefore
+    averaged over the scatters that either run may show.
 
     Args:
         deviation: standard deviation of the logarithm of a launch's step time.

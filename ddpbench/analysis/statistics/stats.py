@@ -212,10 +212,10 @@ def share(
 ) -> Interval:
     """Return the mean part divided by the mean whole, with Fieller's interval.
 
-    Each pair of part and whole is of one round. The interval contains every ratio r for which the mean of part - r
-    whole is not distinguished from 0. `wider` is its width relative to that of a t-test (`correlation.py`). The ends
-    are None for fewer than `FEWEST` rounds. They are also None if the whole is not distinguished from 0, because then
-    no end bounds the ratio.
+    A part and its whole are from the same round. The interval contains every ratio r for which the mean of part - r *
+    whole is not distinguished from 0. `wider` is its width relative to the interval of a t-test (`correlation.py`). The
+    ends are None for fewer than `FEWEST` rounds. They are also None if the whole is not distinguished from 0, because
+    then no end bounds the ratio.
     """
     count = len(wholes)
     part, whole = math.fsum(parts) / count, math.fsum(wholes) / count

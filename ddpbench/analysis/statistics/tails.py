@@ -46,10 +46,9 @@ def missed_words(count: int, noun: Literal["rounds", "launches"]) -> str:
 
 
 def mean_and_further(logs: Sequence[float]) -> tuple[float, float]:
-    """Return two means of the values together with `FURTHER` hypothetical values.
+    """Return the mean of the values and `FURTHER` hypothetical values, once for low and once for high ones.
 
-    In the first mean, the hypothetical values are as low as the lowest value, and in the second as high as the
-    highest.
+    The hypothetical values are all as low as the lowest value, or all as high as the highest.
     """
     total, count = math.fsum(logs), len(logs) + FURTHER
     return (total + FURTHER * min(logs)) / count, (total + FURTHER * max(logs)) / count

@@ -97,8 +97,8 @@ def transfer_results(cases: Sequence[CaseRun]) -> list[TransferResult]:
 class FittedLine:
     """A line of time over size, `latency` + bytes * `byte_s` in seconds, by least squares of relative errors.
 
-    Latency and `byte_s` are medians over the lines of single rounds. The 95 % interval is that of the median latency.
-    `misfit` is the largest relative error at any size.
+    Latency and `byte_s` are medians over the lines of single rounds. The 95 % interval is the interval of the median
+    latency. `misfit` is the largest relative error at any size.
     """
 
     latency: Interval

@@ -61,7 +61,7 @@ class Bar:
 
     @property
     def overhead(self) -> float | None:
-        """Return the duration of an instrumented step divided by that of a timed one, minus 1; None if unknown."""
+        """Return the duration of an instrumented step relative to a timed one, as a ratio minus 1; None if unknown."""
         return self.step.instrumentation_overhead
 
 

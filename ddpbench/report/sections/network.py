@@ -122,7 +122,7 @@ def _points(network: Sequence[NetworkResult], rows: Sequence[Row]) -> dict[str, 
 
 
 def _lines(panel: Panel, points: Mapping[str, NetworkPoint]) -> list[NetworkCurve]:
-    """Return the curves of a panel: one for each strategy with several numbers of nodes and the same ranks per node."""
+    """Return a curve for each strategy that ran on several numbers of nodes with equally many ranks per node."""
     lines: list[NetworkCurve] = []
     for item in panel.of_strategies()[0]:
         by_shape: dict[int, list[NetworkPoint]] = {}

@@ -93,7 +93,7 @@ def _ratios(findings: Sequence[Finding], rows: Sequence[Row]) -> tuple[Table, ..
 
 
 def _stated(rows: Sequence[Row]) -> list[str]:
-    """Return the notes that strategies define about themselves, except those of `DataParallel`.
+    """Return the notes that strategies define about themselves, except the notes of `DataParallel`.
 
     The notes must be shown with the strategies' numbers.
     """

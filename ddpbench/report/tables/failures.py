@@ -1,4 +1,4 @@
-"""The table of cases that failed or were left out, and of the figures that lack them."""
+"""The table of cases that failed or were left out, with the figures in which they are missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words and the table of the figure of transfers by size."""
+"""The figure of transfers by size: its words and its table."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def _cap_lines(caps: Sequence[BucketCap], curves: Sequence[TransferCurve]) -> di
 
 
 def _looks_alike(point: TransferPoint, curve: TransferCurve) -> bool:
-    """Return whether rounding makes the point's size equal to that of another point on the curve."""
+    """Return whether the point's size, after rounding, looks the same as the size of another point on the curve."""
     return sum(format_bytes(one.bytes) == format_bytes(point.bytes) for one in curve.points) > 1
 
 

@@ -57,7 +57,7 @@ def picture(
 ) -> Picture:
     """Return the figure of a group of cases, in which `lines` are drawn; `place` counts the figures from 0.
 
-    `apart` holds words that distinguish the group from those of other figures.
+    `apart` is a phrase that distinguishes the group from the groups of other figures.
     """
     heading = _heading(group) + (f" ({apart})" if apart else "")
     members = [line.row for line in lines]
