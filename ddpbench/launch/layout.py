@@ -165,7 +165,7 @@ def lines_of(run: RunDir, **changes: Any) -> Lines:
     except KeyError:
         if "submitted_nodes" in context:
             again = command("ddpbench", "submit", run.path.parent)
-            raise RequestError(f"{run.path} is measured by Slurm jobs: {again}") from None
+            raise RequestError(f"{run.path} belongs to Slurm jobs: {again}") from None
         raise RequestError(
             f"{run.path} was measured by ddpbench sweep, which also resumes it; plan the experiment itself"
         ) from None

@@ -641,8 +641,8 @@ class RunDir:
         check_own(self.path)
         if self.plan.exists() and (folder := exchangeable_above(self.path)) is not None:
             raise OutputError(
-                f"{folder} is another user's, and everybody can rename what is in it. Use {self.path} "
-                f"elsewhere: {_copy(self.path)}"
+                f"{folder} is another user's, and everybody can rename what is in it. Use a copy of "
+                f"{self.path} in a folder of yours: {_copy(self.path)}"
             )
 
     def set_aside(self, launch: LaunchDir) -> None:

@@ -82,7 +82,7 @@ def _loads(text: str) -> dict[str, Any]:
         raise
     except ValueError:
         raise TooMuchError(
-            f"holds a number of too many digits: at most {sys.get_int_max_str_digits():,} are read"
+            f"contains a number with too many digits: at most {sys.get_int_max_str_digits():,} are accepted"
         ) from None
 
 

@@ -196,8 +196,8 @@ class ThreadedReplica(Replica):
                 thread.submit(torch.autograd.backward, *walk).result()
             if seen:
                 raise CannotTrainError(
-                    "its backward draws the forward's random numbers again, as for dropout in checkpointed "
-                    "activations, and on CPUs replicas in threads share one generator, so that they would draw others"
+                    "its backward draws the forward's random numbers again, as checkpointing does for dropout. On CPUs "
+                    "replicas are threads that share one generator, so the numbers would differ"
                 )
 
     def _on_all(self, functions: Sequence[Callable[..., T]], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
@@ -294,8 +294,8 @@ def check_replicable(model: nn.Module) -> None:
             what = "a script of torch.jit"
         if what:
             raise CannotTrainError(
-                f"its module {name or type(module).__name__} is {what}, and keeps computing with the parameters of the "
-                "module that was compiled: torch.nn.DataParallel cannot replicate it"
+                f"its module {name or type(module).__name__} is {what}; a replica would still compute with the "
+                "original module's parameters, so torch.nn.DataParallel cannot replicate it"
             )
 
 

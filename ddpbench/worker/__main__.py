@@ -67,8 +67,8 @@ def main() -> None:
 
 def _be_slot(run_dir: Path, *, retry_failed: bool) -> NoReturn:
     end_if_stopped(
-        "ddpbench: a slot was stopped (by SIGSTOP or a debugger), did not continue and was ended; run the same lines "
-        "again to resume"
+        "ddpbench: a slot was stopped (by SIGSTOP or a debugger), did not continue and was ended; run the same "
+        "commands again to resume"
     )
     from ddpbench.worker.slot import entry
 

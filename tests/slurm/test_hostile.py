@@ -135,7 +135,10 @@ DAMAGED: dict[str, tuple[object, str]] = {
         "which a job's script cannot hold",
     ),
     "an option's name with a second line": (stored(options=[["qos\nid", None]]), "not an option"),
-    "an output elsewhere": (stored(options=[["output", "/home/me/.bashrc"]]), "--sbatch output is not taken"),
+    "an output elsewhere": (
+        stored(options=[["output", "/home/me/.bashrc"]]),
+        "--sbatch output is not accepted",
+    ),
     "a setup of two lines": (stored(setup=["a\nb"]), "--setup"),
     "a folder that is a command": (stored(local="/$(id)"), "--local"),
     "a key that leads out": (stored(key="../" * 10 + "ab"), "key"),

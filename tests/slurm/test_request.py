@@ -68,7 +68,7 @@ def test_what_is_no_number_of_nodes_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("name", ["nodes", "array", "output", "time", "ntasks", "wait", "ntasks-per-node"])
 def test_what_a_submission_sets_itself_is_not_taken(name: str) -> None:
-    with pytest.raises(RequestError, match=f"--sbatch {name} is not taken"):
+    with pytest.raises(RequestError, match=f"--sbatch {name} is not accepted"):
         parse_option(f"{name}=1")
 
 

@@ -64,7 +64,7 @@ def test_a_slot_whose_rank_is_under_way_is_soon_missed(fake: FakeMeeting) -> Non
     fake.state = {"tick": 2, "job": JOB, "steps": 0, "phase": "starting"}
     watch = watch_of(fake)
     look_for(fake, watch, LOST_S)
-    with pytest.raises(LaunchError, match="has not been heard of for 20 s"):
+    with pytest.raises(LaunchError, match="has not been heard from for 20 s"):
         look_for(fake, watch, 1.0)
 
 
@@ -82,7 +82,7 @@ def test_a_slot_that_is_gone_before_its_rank_is_there_is_soon_missed(fake: FakeM
     watch = watch_of(fake)
     look_for(fake, watch, LOST_BEFORE_S)
     with pytest.raises(
-        LaunchError, match=r"slot 1 \(node 1, b, local rank 0\) has not been heard of for 40 s"
+        LaunchError, match=r"slot 1 \(node 1, b, local rank 0\) has not been heard from for 40 s"
     ):
         look_for(fake, watch, 1.0)
 
@@ -113,7 +113,7 @@ def test_a_slot_that_is_gone_while_servers_start_is_soon_missed(
     )
     leads = object.__new__(leader.Leader)
     leads._slot, leads._meeting = slot, fake  # type: ignore[assignment]
-    with pytest.raises(LaunchError, match="has not been heard of for 40 s"):
+    with pytest.raises(LaunchError, match="has not been heard from for 40 s"):
         leads._await_ready(JOB)
     assert LOST_BEFORE_S < fake.now < LOST_BEFORE_S + 1
 
@@ -252,5 +252,5 @@ def test_what_is_left_out_is_told_at_the_end(monkeypatch: pytest.MonkeyPatch, tm
     slots.leader._order = lambda _job: 0
     slots.leader.lead()
     assert slots.said[1] == (
-        "budget.total, 50 s, is spent after 2 of 5 rounds: 6 launches not run; to run them, start the same lines again"
+        "budget.total, 50 s, is spent after 2 of 5 rounds: 6 launches not run; to run them, run the same commands again"
     )

@@ -51,7 +51,7 @@ def test_a_slot_that_is_stopped_is_ended(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "argv", ["worker", str(tmp_path)])
     with pytest.raises(Reached):
         worker.main()
-    assert "run the same lines again to resume" in messages[0]
+    assert "run the same commands again to resume" in messages[0]
 
 
 @pytest.mark.parametrize("torchrun", [True, False])

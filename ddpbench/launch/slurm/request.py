@@ -53,7 +53,7 @@ class Option:
             )
         # sbatch accepts abbreviated names
         if own := next((one for one in _OWN if one.startswith(self.name)), None):
-            raise RequestError(f"{command('--sbatch', self.name)} is not taken: {_OWN[own]}")
+            raise RequestError(f"{command('--sbatch', self.name)} is not accepted: {_OWN[own]}")
         if self.value is not None:
             one_line(f"--{self.name}", self.value)
 

@@ -26,7 +26,7 @@ class CheckedStage(PipelineStage):
         text = json.dumps(_described(meta), separators=(",", ":")).encode()
         if len(text) > _MESSAGE_BYTES:
             raise CannotTrainError(
-                f"a stage gives the next one too many tensors: {len(text):,} bytes of shapes"
+                f"a stage passes too many tensors to the next stage: their shapes take {len(text):,} bytes"
             )
         message = torch.frombuffer(bytearray(text.ljust(_MESSAGE_BYTES)), dtype=torch.uint8)
         self._exchange(dist.isend, message.to(self.device), dst_stage)
@@ -67,7 +67,9 @@ def _of_tensor(meta: Any) -> Any:
     if meta is None:
         return None
     if type(meta) is not _TensorMeta or not (name := name_of_type(meta.dtype)):
-        raise CannotTrainError("its stages exchange tensors other than plain ones, such as DTensors")
+        raise CannotTrainError(
+            "its stages exchange tensors that are not plain torch.Tensors (DTensors, for example)"
+        )
     return [[*meta.shape], [*meta.stride], name, bool(meta.requires_grad)]
 
 

@@ -45,6 +45,6 @@ class Hearing:
             self._heard[number] = (state["tick"], now)
         elif now - heard_at > limit_s:
             raise LaunchError(
-                f"{self._seats[number]} has not been heard of for {limit_s:.0f} s: its process is "
-                "stopped or gone, or its node is. Run the same lines again to resume"
+                f"{self._seats[number]} has not been heard from for {limit_s:.0f} s: its process or "
+                "its node has stopped or is gone. Run the same commands again to resume"
             )

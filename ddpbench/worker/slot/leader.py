@@ -95,7 +95,7 @@ class Leader:
         code = EXIT_OK if ok else EXIT_NOT_OK
         self._order({"do": "end", "code": code})
         if reason == "budget" and (left := left_out_words(self._names, self._done, self._plan.budget)):
-            say(f"{left}; to run them, start the same lines again")
+            say(f"{left}; to run them, run the same commands again")
         say(f"ended: {reason}; make the report with: {command('ddpbench', 'report', self._run.path)}")
         return code
 

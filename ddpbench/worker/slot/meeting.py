@@ -92,7 +92,7 @@ class Meeting:
         except (DistNetworkError, DistStoreError) as error:
             raise MeetingGoneError(
                 f"the store at {self.place.master_addr}:{self.place.master_port} no longer answers, "
-                "because the node or process that served it has ended; run the same lines again to "
+                "because the node or process that served it has ended; run the same commands again to "
                 f"resume ({_first_line(error)})"
             ) from None
 

@@ -97,7 +97,7 @@ class Seals:
         if not any_job:
             number = int(counter, 16)
             if number < self._last.get(name, 0):
-                raise StrangerError(f"{self._refused(name)}: it is an older value, put there again")
+                raise StrangerError(f"{self._refused(name)}: it is an older value that was written back")
             self._last[name] = number
         return value
 

@@ -183,7 +183,7 @@ class Slot:
         if self.meeting.has("stop"):
             (stop,) = self.meeting.get("stop")
             resumable = stop["code"] != EXIT_REQUEST
-            start = "ended, and can be resumed with the same lines: " if resumable else ""
+            start = "ended, and can be resumed with the same commands: " if resumable else ""
             raise StoppedError(f"{start}{stop['why']}", stop["code"])
 
     def share(self, nonce: str) -> None:

@@ -133,7 +133,7 @@ class Training:
         if unreal:
             raise ValueError(
                 f"the model has no memory for its values ({unreal[0].removeprefix('network.')} and others are on the "
-                'device meta): have model() make it with to_empty(device="cpu"), and then the values'
+                'device meta): in model(), call to_empty(device="cpu"), then initialise the parameters'
             )
         self._given_types = types_in(model.parameters())
         model = cast_model(model, dtype or self.dtype).to(self.device)

@@ -264,8 +264,8 @@ def _follow(
             if time.monotonic() > deadline:
                 raise LaunchError(
                     f"node 0 was not reached at {first[0]}:{first[1]} within {JOIN_S:.0f} s "
-                    f"({error.strerror or error}): check that the same command runs there, and that "
-                    "this name leads there"
+                    f"({error.strerror or error}): check that the same command runs on node 0, and "
+                    "that this name resolves to it"
                 ) from None
             time.sleep(0.2)
     stack.enter_context(connection)
