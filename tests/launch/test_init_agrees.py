@@ -1541,7 +1541,7 @@ def test_a_sampler_is_noted(given: str, tmp_path: Path) -> None:
     _, found = written(tmp_path, source_of().replace("batch_size=8", given_with))
     assert found.notes == [SAMPLERS[given].format(given)]
     assert found.left == (
-        ["The batch size is not to be seen: add `batch = N` to the class."] * ("batch_s" in given)
+        ["The batch size was not found: add `batch = N` to the class."] * ("batch_s" in given)
     )
 
 

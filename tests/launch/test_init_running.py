@@ -289,7 +289,7 @@ def test_a_global_that_other_code_reads_or_changes_is_not_lost(
     if not found.is_open:
         check_losses(script, found, monkeypatch)
     else:
-        assert re.search(r"\bline \d+|say what |cannot be taken", "\n".join(found.left)), found.left
+        assert re.search(r"\bline \d+|say what |cannot be used", "\n".join(found.left)), found.left
 
 
 CASES = [
@@ -328,4 +328,4 @@ def test_a_running_value_runs_in_the_class(
     if not found.is_open:
         check_losses(script, found, monkeypatch)
     else:
-        assert re.search(r"\bline \d+|say what |cannot be taken", "\n".join(found.left)), found.left
+        assert re.search(r"\bline \d+|say what |cannot be used", "\n".join(found.left)), found.left

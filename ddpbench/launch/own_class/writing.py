@@ -465,7 +465,7 @@ class _Writer(LoopMethods, UpdateMethods):
                 f"The script makes its batches by `batch_sampler={text}` (line {line}); the class has batches of equal "
                 "size, in another order."
             )
-            self.left.append("The batch size is not to be seen: add `batch = N` to the class.")
+            self.left.append("The batch size was not found: add `batch = N` to the class.")
 
     def _note_function(self, scope: Scope) -> None:
         """Record that a decorator or a derived class may change what a function that trains does."""
