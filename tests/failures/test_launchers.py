@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -134,11 +135,14 @@ def test_nothing_is_left_of_an_ended_sweep(
     write_experiment: WriteExperiment, tmp_path: Path, launcher: str, number: signal.Signals
 ) -> None:
     experiment = with_launchers(write_experiment([workload("Sound")], rounds=50), [launcher])
+    temporary = tmp_path / "t"
+    temporary.mkdir()
     sweep = subprocess.Popen(
         command("sweep", experiment, "--out", tmp_path / "run"),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(temporary)},  # a launch an hour later removes a killed sweep's folder
     )
     deadline = time.monotonic() + 200
     while not any(
@@ -154,6 +158,7 @@ def test_nothing_is_left_of_an_ended_sweep(
     while left := [one for one in started() if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]:
         assert time.monotonic() < deadline, left
         time.sleep(0.1)
+    assert number == signal.SIGKILL or not list(temporary.glob("ddpbench-page-*"))
 
 
 def test_srun_outside_of_a_job_is_refused(

@@ -104,11 +104,13 @@ def test_a_kill_leaves_nothing_in_shared_memory(tmp_path: Path, killed: str) -> 
     path = written(tmp_path, rounds=5)
     planned = run_cli("sweep", path, "--out", run, "--dry-run")
     assert planned.returncode == 0
+    temporary = tmp_path / "t"
+    temporary.mkdir()
     sweep = subprocess.Popen(
         [sys.executable, "-m", "ddpbench", "sweep", path, "--out", run, "--set", "budget.measured_s='20 s'"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env=environment(),
+        env={**environment(), "TMPDIR": str(temporary)},  # a killed sweep leaves its launch's folder
         cwd=ROOT,
     )
     try:

@@ -133,10 +133,9 @@ def _ended(
     assert (len(drivers), len(raylets), len(ranks)) == (2, 1, 2), lines
     (folder,) = {line.partition("--session-dir=")[2].partition("/r/session_")[0] for line in lines.values()
                  if "--session-dir=" in line}  # fmt: skip
-    page = folder.removesuffix(".d")
-    # A launch an hour later removes the files of a killed sweep.
-    request.addfinalizer(lambda: [Path(page + end).unlink(missing_ok=True) for end in (".json", "")])
-    request.addfinalizer(lambda: shutil.rmtree(folder, ignore_errors=True))
+    # The launch's folder is the parent. A launch an hour later removes that of a killed sweep.
+    request.addfinalizer(lambda: shutil.rmtree(Path(folder).parent, ignore_errors=True))
+    assert Path(folder).parent.name.startswith("ddpbench-page-")
     assert Path(folder).is_dir()
     assert Path(folder).stat().st_mode & 0o777 == 0o700  # Ray's own, beneath, is open to everybody
     pid = {
@@ -158,7 +157,7 @@ def _ended(
         sweep.wait()
     assert alive(lines, within_s=60) == []
     if whom == "sweep" and number == signal.SIGINT:
-        assert not Path(folder).exists()
+        assert not Path(folder).parent.exists()
 
 
 @pytest.mark.thorough
