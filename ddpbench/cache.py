@@ -188,7 +188,7 @@ def _make(path: Path) -> None:
 
 
 def _is_ours(found: os.stat_result, kind: int) -> bool:
-    """Return whether a file or folder is of this kind (`S_IFREG`, `S_IFDIR`), this user's, and writable by no other."""
+    """Return whether this user owns a file or folder of this kind (`S_IFREG`, `S_IFDIR`) that nobody else can write."""
     return stat.S_IFMT(found.st_mode) == kind and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Entry(NamedTuple):
-    """The import path of a strategy, workload or algorithm, and its facts for lists."""
+    """The import path of a strategy, workload or algorithm, and the facts about it that lists show."""
 
     path: str
     """`module:Class`."""

@@ -137,7 +137,7 @@ class StepRecorder:
         self._step = -1
 
     def begin_step(self, number: int) -> None:
-        """Assign all that is noted from here on to the step of this number."""
+        """Begin step `number`, to which all spans and transfers recorded from now on belong."""
         self._step = number
         self._steps.append(_Step(number, self._clock.mark(), None))
 

@@ -85,7 +85,7 @@ def construct_three(cases: int) -> tuple[Positions, Positions, Positions]:
 
 
 def _search(cases: int, rng: random.Random) -> tuple[Positions, Positions, Positions] | None:
-    """Search for three balanced orders by random exchanges in the second; each time, the third is the best possible.
+    """Search for three balanced orders by random exchanges in the second, each followed by choosing the best third.
 
     Return None if there are too many cases or no orders are found.
     """

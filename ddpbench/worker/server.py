@@ -106,7 +106,7 @@ def _import_for(case: Case) -> bool:
 
 @contextlib.contextmanager
 def _asking_no_gpu() -> Iterator[None]:
-    """Make imports that look for GPUs ask the driver instead of CUDA, because forks could not use CUDA afterwards."""
+    """Make imports that look for GPUs ask the driver. If they asked CUDA, forked ranks could not use CUDA."""
     given = os.environ.get(_ASKS_DRIVER)
     os.environ[_ASKS_DRIVER] = "1"
     try:

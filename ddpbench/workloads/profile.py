@@ -230,7 +230,7 @@ _MOST_SENTENCES = 3
 
 
 def _sentences(error: ValidationError) -> list[str]:
-    """Return sentences on the first few problems, each with the field and the given value."""
+    """Return one sentence for each of the first few problems, with the field and the given value."""
     found: dict[str, str] = {}
     for item in error.errors(include_url=False):
         where = ".".join(str(part) for part in item["loc"])

@@ -23,7 +23,7 @@ class Inverted:
     """Drives a framework's loop from outside. `gradients_of` passes it a batch, and `update` lets it update."""
 
     def __init__(self, name: str, run: Callable[[Inverted], None]) -> None:
-        """Prepare to run `run`, a function that runs the framework's entire loop. It starts with the first batch.
+        """Prepare to run `run`, a function that runs the framework's entire loop. The first batch starts the loop.
 
         The loop must take batches from `batches()`, and call `gradients_are_there` before each update. `name` is the
         loop's name in messages.

@@ -120,7 +120,7 @@ def _shard(job: Job, model: nn.Module, options: FsdpOptions, mesh: DeviceMesh) -
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """Return the children of the model's outermost ModuleLists and Sequentials, in order, that have parameters.
+    """Return, in order, all children with parameters of the model's outermost ModuleLists and Sequentials.
 
     A child that is only a list or dict of modules, and so is never called, is replaced by its own children.
     """

@@ -136,7 +136,7 @@ class Saver:
         return took if self.rank == 0 else None
 
     def _agreed(self, act: Callable[[], None], start_ns: int = 0) -> int:
-        """Run `act` on rank 0 while all ranks wait. Return the time from `start_ns` to its end (nanoseconds).
+        """Run `act` on rank 0 while all ranks wait. Return the time from `start_ns` to the end of `act` (nanoseconds).
 
         Raises:
             CheckpointError: `act` failed; all ranks raise it.

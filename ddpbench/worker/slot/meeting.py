@@ -232,8 +232,8 @@ def _opened_store(
 def _listener(place: SlotPlace) -> socket.socket | None:
     """Return a socket that listens on MASTER_ADDR's network interface, or None to let torch listen on all interfaces.
 
-    None is returned if this host resolves the name to an address that other hosts don't use. It may be loopback,
-    because some systems list themselves so in /etc/hosts, or an address that no interface of this host has.
+    None is returned if this host resolves MASTER_ADDR to an address that other hosts cannot use. That may be a loopback
+    address, which some systems list for their own name in /etc/hosts, or an address that no interface of this host has.
     """
     try:
         found = resolve(place.master_addr, place.master_port)

@@ -88,7 +88,7 @@ class _End(_Message):
 
 
 class _Order(_Message):
-    """The number of the launch whose ranks have to end, or None. If `stacks`, they log their stack traces first."""
+    """The number of the launch whose ranks must end, or None. If `stacks`, the ranks first log their stacks."""
 
     end: _Count | None = None
     stacks: bool = False

@@ -141,7 +141,7 @@ def _identify(slot: Slot, plan: StoredPlan) -> None:
 def _cores_counted(machine: dict[str, Any]) -> dict[str, Any]:
     """Return `machine` with each node's cores replaced by their number, because a queue gives each job different cores.
 
-    The numbers of slots are sorted, because the nodes' order depends on their cores.
+    The nodes' numbers of slots are sorted, because the order of the nodes depends on their cores.
     """
     identity = dict(machine["identity"])
     cores = identity.get("cores")

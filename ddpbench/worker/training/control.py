@@ -91,7 +91,7 @@ def _check_formed(backend: str, place: JobPlace) -> None:
     """Check that the launcher's default group has the wanted backend, rank and size.
 
     Raises:
-        RuntimeError: they differ.
+        RuntimeError: the group has a different backend, rank or size.
     """
     formed = _found()
     wanted = (backend, place.rank, place.processes)

@@ -425,7 +425,7 @@ def _dropped(reached: Sequence[set[str]]) -> list[str]:
 
 
 def blocks_of(model: torch.nn.Module, dropped: Sequence[str]) -> list[str]:
-    """Return the names of the blocks, as FSDP shards the model, whose trained parameters are all in `dropped`."""
+    """Return the names of those blocks of FSDP's sharding whose trained parameters are all in `dropped`."""
     from ddpbench.strategies.fsdp.replica import blocks  # slow to import, and rarely needed
 
     names = {id(module): name for name, module in model.named_modules()}

@@ -254,7 +254,7 @@ class OwnReference:
     """
 
     def __init__(self, one: OneProcess, model: torch.nn.Module) -> None:
-        """Take `model`, in its initial state; if the class is a user's, the updates are made on a copy of the model."""
+        """Store `model`, which is in its initial state; if the class is a user's, store a copy of the model."""
         self._one = one
         self.model = one.copied(model) if is_import_path(one.training.case.workload) else model
         self._optimizer: torch.optim.Optimizer | None = None
