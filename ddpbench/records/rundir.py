@@ -593,7 +593,7 @@ class RunDir:
             )
 
     def _leading_elsewhere(self) -> Iterator[tuple[Path, str]]:
-        """Yield entries that are neither files nor folders, or are a file instead of a folder or the reverse."""
+        """Yield entries that are links or of another wrong kind, such as a pipe, or a file in place of a folder."""
         yield from leading_elsewhere(self.path, _FOLDERS.__contains__, _FILES.fullmatch)
         for folder in (self.figures, self.slides):
             yield from _odd_in(folder)

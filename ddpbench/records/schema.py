@@ -277,11 +277,10 @@ class LossCurve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gang:
-    """The record that a gang begins to train with snapshots, or continues from a snapshot.
+    """Recorded when a gang begins to train with snapshots, or continues from a snapshot.
 
-    A gang is the group of ranks that torchrun starts together. `noticed_ns`, `stopped_ns` and `placed_ns` come from
-    the torchrun agent that started this rank. They are None for the first gang, and if the agent was itself
-    restarted.
+    A gang is the group of ranks that torchrun starts together. `noticed_ns`, `stopped_ns` and `placed_ns` come from the
+    torchrun agent that started this rank. They are None for the first gang, and if the agent was itself restarted.
     """
 
     kind: Literal["gang"] = "gang"

@@ -100,7 +100,7 @@ def shared_words(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def emulation_words(rows: Sequence[Row], cores: object) -> list[str]:
-    """Return phrases for what an emulation lacks: latency, and a separate core for each rank.
+    """Return phrases that say what an emulation lacks: latency, and a separate core for each rank.
 
     `cores` is the list of the host's cores from machine.json.
     """

@@ -188,7 +188,7 @@ def _of_packages(
 ) -> list[OfPackage]:
     """Return the sections that installed packages register, drawn.
 
-    `core` holds the page's other sections, `ids` the ids of its table rows.
+    `core` holds the page's other sections, and `ids` the ids of the page's table rows.
     """
     taken = Taken(
         ids=ids_of_page() | ids_of(core) | {*ids},

@@ -184,7 +184,7 @@ _LABELS = (
 def _openmetrics(run: RunDir, table: str) -> bytes:
     """Return the cases with status `ok` as OpenMetrics gauges.
 
-    The label `end` is `value`, or `low` or `high` for an interval's end.
+    The label `end` is `value` for the number itself, and `low` or `high` for the ends of its interval.
     """
     _only_cases("openmetrics", table)
     frame = load(run)

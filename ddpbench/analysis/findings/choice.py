@@ -81,7 +81,7 @@ class Choice:
 
     @property
     def behind(self) -> list[tuple[CaseRun, Interval]]:
-        """Return the other ranked cases, each with its step time divided by that of the fastest case."""
+        """Return the other ranked cases, each with its step time divided by the step time of the fastest case."""
         return [(run, self.standings[run.case_id].ratio) for run in self.ranked if run is not self.chosen]
 
 
@@ -124,7 +124,7 @@ def _rankable(members: Sequence[CaseRun]) -> dict[int, list[CaseRun]]:
 def _families(members: Sequence[CaseRun]) -> dict[int, list[CaseRun]]:
     """Return the candidates, grouped by number of ranks, the largest number first.
 
-    If any number of ranks has several candidates, numbers with only one are left out.
+    If any number of ranks has several candidates, numbers with only one candidate are left out.
     """
     rankable = _rankable(members)
     return {world: family for world, family in rankable.items() if len(family) > 1} or rankable

@@ -306,7 +306,7 @@ def _sentence(pair: _Pair, judged: Judgement, apart: _Apart) -> Finding:
 
 
 def _sentence_on_all(group: Sequence[_Decision], apart: _Apart) -> Finding:
-    """Return one finding on several cases that are all undistinguished from their common reference."""
+    """Return one finding on several cases that all cannot be distinguished from their common reference."""
     pairs, judged = [pair for pair, _ in group], [one for _, one in group]
     b, family, others = pairs[0].b, pairs[0].family, [pair.a for pair in pairs]
     names = [name_of(run, b, family) for run in others]

@@ -116,7 +116,7 @@ def layout_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
 def strategy_groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
     """Return groups of cases that differ in strategy, with the same number of ranks. All aggregate gradients.
 
-    Each strategy is represented by the case with its default bucket cap, or else its smallest.
+    Each strategy is represented by the case with its default bucket cap, or else with its smallest measured cap.
     """
     able = [run for run in measured(cases) if traits_of(run.case).exchanges]
     nodes = layouts_of(able)
@@ -195,7 +195,7 @@ def with_one_process(cases: Sequence[CaseRun]) -> tuple[CaseRun, CaseRun] | None
 def reference_of(members: Sequence[CaseRun]) -> CaseRun:
     """Return the case that the others are compared with: DDP at the largest world size, at its default cap if measured.
 
-    Without DDP, it is the plan's first strategy that aggregates. Choosing by speed would favour luck.
+    Without DDP, it is the plan's first strategy that aggregates. Choosing the fastest case would reward luck.
     """
     world = _largest(members)
     able = [run for run in members if exchanges_gradients(run) and run.case.world_size == world]

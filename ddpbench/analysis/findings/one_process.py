@@ -1,4 +1,4 @@
-"""A sentence that compares ranks with one process, which uses as many cores by threads and needs no communication."""
+"""A sentence that compares ranks with one process, which uses as many cores through threads without communicating."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddpbench.units import counted
 
 
 def one_process_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return a finding that compares the reference case with one process that uses about as many cores by threads.
+    """Return a finding that compares the reference case with one process that uses about as many cores through threads.
 
     Empty if no such process was measured, or if there are too few rounds.
     """

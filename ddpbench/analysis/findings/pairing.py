@@ -10,7 +10,7 @@ from ddpbench.analysis.statistics.timings import TimingKey
 
 
 def pairing_sentences(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield a sentence on launches that were run by another session than most launches of their round."""
+    """Yield a sentence on launches that ran in a different session than most launches of their round."""
     parts: dict[int, dict[TimingKey, int]] = {}
     for case in cases:
         for timing in case.timings:

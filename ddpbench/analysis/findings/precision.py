@@ -1,4 +1,4 @@
-"""A sentence on the gain by autocast, from groups of cases that differ only in precision."""
+"""A sentence on the gain from autocast, from groups of cases that differ only in precision."""
 
 from __future__ import annotations
 

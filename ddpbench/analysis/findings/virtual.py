@@ -1,4 +1,4 @@
-"""Sentences on what numbers of emulated, replayed, dilated and shrunk cases do not represent."""
+"""Sentences that say what the numbers of emulated, replayed, dilated and shrunk cases do not represent."""
 
 from __future__ import annotations
 

@@ -21,10 +21,10 @@ FEWEST = 2
 
 
 def wrappers_finding(cases: Sequence[CaseRun]) -> Finding | None:
-    """Return the finding on which frameworks take longer than plain DDP, or None if fewer than `FEWEST` were compared.
+    """Return the finding that says which frameworks take longer than plain DDP; None for fewer than `FEWEST` of them.
 
     Frameworks that compute the model with another library than torch, such as TensorFlow, are left out, because a
-    difference from DDP would be that library's.
+    difference from DDP would be due to that library.
     """
     families = Families(cases)
     for members in fair_panels(cases):

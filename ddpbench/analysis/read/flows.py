@@ -75,10 +75,10 @@ class Group:
         return here if one_clock.all() else self._across_hosts(here, one_clock)
 
     def lanes(self) -> tuple[NDArray[Any], ...]:
-        """Return three arrays with one value per transfer. All three are equal for transfers over the same links.
+        """Return three arrays with one value per transfer. In each, transfers over the same links have the same value.
 
-        The arrays have the kind of flow, the sender and the place. Groups of ranks without a common rank use
-        different links.
+        The arrays have the kind of flow, the sender and the place. Groups of ranks without a common rank use different
+        links.
         """
         flow = self.flow
         sender = np.maximum.reduceat(np.where(self.sends, self.rank, NONE), self.starts)

@@ -185,13 +185,13 @@ class CaseRun:
 
     @property
     def unproved(self) -> str:
-        """Return the reason why the proof found no fault but could not check what the case trained; otherwise empty."""
+        """Return why the proof could not check what the case trained; empty if it could, or if it found a fault."""
         ok = self.proof is not None and self.proof.status == "ok"
         return why_unproved(self.proof.proofs) if self.proof is not None and ok else ""
 
     @property
     def bucket_bytes(self) -> tuple[int, ...] | None:
-        """Return the bytes of each bucket that DDP built, from the last launch that recorded them; otherwise None."""
+        """Return the bytes of each bucket that DDP built, as the last launch recorded them; None if no launch did."""
         known = (launch.bucket_bytes for launch in reversed(self.good))
         return next((sizes for sizes in known if sizes is not None), None)
 

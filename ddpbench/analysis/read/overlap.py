@@ -424,7 +424,7 @@ def _noted(cases: Sequence[Instrumented]) -> _Noted | None:
 
 
 def _span_table(steps: Sequence[StepRecord]) -> tuple[tuple[str, ...], Ints]:
-    """Return the names of all spans, and a row of group, index of the name, start and end for each span."""
+    """Return the names of all spans, and one row per span: its group, the index of its name, its start and its end."""
     spans = [span for step in steps for span in step.spans]
     codes: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     place = column(map(codes.__getitem__, map(itemgetter(0), spans)))

@@ -48,8 +48,8 @@ def after_gathers(
 ) -> Ints:
     """Return when parts left their queue (ns), corrected for parts that were queued behind a gather.
 
-    A sender that has finished early starts the next transfer, but the root starts it only once it has received
-    everything.
+    A sender that has finished early starts the next transfer, but the root starts that transfer only once the root has
+    received everything.
     """
     if not gathers.any():
         return served

@@ -46,9 +46,9 @@ def across(a: Sequence[Timing], b: Sequence[Timing], drift: float | None = None)
     """Compare new (`b`) with base (`a`), which were measured at different times.
 
     A side's variance has two parts (`resolution.mean_variance`). One is the variance of launches within sessions,
-    divided by their number. The other is the variance of drift, multiplied by the sum over sessions of the squared
-    share of launches. With equal shares, this divides it by the number of sessions. Degrees of freedom are by Welch and
-    Satterthwaite.
+    divided by their number. The other is the variance of drift, multiplied by the sum of the sessions' squared shares
+    of the launches. If all sessions have equal shares, the variance of drift is thus divided by the number of sessions.
+    The degrees of freedom follow from the formula of Welch and Satterthwaite.
 
     Args:
         a: launches of the base.

@@ -135,7 +135,7 @@ def _bare(path: Path) -> str:
 
 
 def find_side(text: str, baselines: Baselines | None = None) -> Path:
-    """Return the path of the run directory, the file, or the saved baseline that a text means.
+    """Return the path of the run directory, the file, or the saved baseline to which a text refers.
 
     If another user has put a path of this name into a shared folder, the baseline is preferred.
 
@@ -150,7 +150,7 @@ def find_side(text: str, baselines: Baselines | None = None) -> Path:
 
 
 def side_of(text: str, baselines: Baselines | None = None) -> Side:
-    """Read the side that a text means, which is a run directory, a pytest-benchmark file, or a saved baseline.
+    """Read the side to which a text refers: a run directory, a pytest-benchmark file, or a saved baseline.
 
     Raises:
         RequestError: the text matches nothing; the message says where it looked.

@@ -291,8 +291,9 @@ def changes_of(
 ) -> Changes:
     """Compare two sides case by case, and return the verdicts.
 
-    All verdicts of a comparison are right with confidence `1 - alpha` together, and so are its intervals (Bonferroni).
-    Holm's larger levels are for tests of no difference, whereas these intervals also decide what is equivalent.
+    With confidence `1 - alpha`, all verdicts of a comparison are right at once, and so are all its intervals
+    (Bonferroni). Holm's larger levels are for tests of no difference, whereas these intervals also decide what is
+    equivalent.
 
     Args:
         base: the side that is compared with.

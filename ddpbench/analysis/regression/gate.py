@@ -65,7 +65,7 @@ def gated(
 ) -> Gated:
     """Decide whether a test's launches are shown to be slower than earlier ones by more than `limit`, a fraction.
 
-    The earlier launches are those of the baselines' tests with this full name, or else of cases with the same
+    The earlier launches come from the baselines' tests with this full name, or else from cases with the same
     specification. `now` has one case and is one session; each baseline has one or more. The interval includes the
     `drift` between sessions.
 

@@ -49,7 +49,7 @@ class SpeedupCurve:
 
     @property
     def correlation(self) -> float:
-        """Return the lag-1 correlation of rounds for which intervals are widened."""
+        """Return the lag-1 correlation of rounds, for which intervals are widened."""
         return max((one.correlation for one in self.base), default=0.0)
 
     @cached_property

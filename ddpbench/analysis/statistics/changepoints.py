@@ -44,8 +44,8 @@ def change_points(values: Sequence[float], level: float) -> tuple[int, ...]:
 
     In a series without a change, one is found with a probability of at most `level`, if its values are independent and
     identically distributed. If neighbours within levels are correlated, as under lasting drift, the F statistic of a
-    change is divided by `variance_inflation`. This cannot raise false alarms, and halves them at a correlation of 0.3.
-    No level has fewer than `FEWEST` values. The result depends only on the values.
+    change is divided by `variance_inflation`. This cannot raise the rate of false alarms, and halves it at a
+    correlation of 0.3. No level has fewer than `FEWEST` values. The result depends only on the values.
 
     Permutation tests find changes, and `shifts` has a t-interval for each, which outliers widen more. A change whose
     interval contains 0 is left out, the least certain first. This only removes changes, so the level still holds; it
@@ -96,8 +96,8 @@ def level_each(counts: Sequence[int], alpha: float) -> float:
 def shifts(values: Sequence[float], cuts: Sequence[int]) -> list[Comparison]:
     """Return the size of each change of level, which is the mean logarithm after the change minus the mean before.
 
-    All levels have one variance, because drift does not depend on the program under test. `variance_inflation` widens
-    it.
+    All levels have one variance, because drift does not depend on the program under test. It is multiplied by
+    `variance_inflation`.
 
     Args:
         values: logarithms.

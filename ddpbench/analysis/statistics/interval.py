@@ -22,8 +22,8 @@ Smaller values in the column do not add digits.
 class Interval:
     """A value with its confidence interval. The ends are None if there are too few rounds for an interval.
 
-    As text it is such as `0.71 [0.66, 0.76]`. Some methods have a parameter `null`, which is the value of no
-    difference, such as 1 for a ratio. No end is rounded to it.
+    An example of its text is `0.71 [0.66, 0.76]`. Some methods have a parameter `null`, the value that means no
+    difference, such as 1 for a ratio. No end is rounded to this value.
     """
 
     value: float

@@ -93,7 +93,10 @@ def resolved_in_turn(
 
 
 def _in_turn(rounds: int, alpha: float, power: float) -> float | None:
-    """Return the smallest log ratio that interleaved, independent rounds resolve, in standard deviations, or None."""
+    """Return the smallest log ratio that interleaved, independent rounds resolve; None if they give no verdict.
+
+    The unit is the standard deviation within a round.
+    """
     factor = half_width_in_deviations(rounds, alpha / 2)  # half of alpha for one of the two kinds of evidence
     if rounds < MIN_ROUNDS or factor is None:
         return None

@@ -121,7 +121,7 @@ def median_launch(times: Sequence[float]) -> Interval:
 
 
 def median_difference(a: Sequence[float], b: Sequence[float], alpha: float, *, more: float = 0.0) -> Interval:
-    """Return the median of B minus the median of A, with its interval, which has no ends for few launches.
+    """Return the median of B minus the median of A, with its interval, which has no ends if launches are few.
 
     A and B are launches of two runs. The distance of each end from the value is the root of the sum of squares of the
     corresponding distances in both medians' intervals, which are independent (Donner & Zou, 2012). The interval holds
@@ -242,7 +242,10 @@ def by_pair(timings: Sequence[Timing]) -> dict[TimingKey, Timing]:
 
 
 def rounds_of_all(groups: Sequence[Mapping[TimingKey, Timing]]) -> list[TimingKey]:
-    """Return the keys that all groups have in common, in the order of the first. Groups are results of `by_pair`."""
+    """Return the keys that all groups have in common, in the order of the first group.
+
+    Groups are results of `by_pair`.
+    """
     return [key for key in groups[0] if all(key in group for group in groups[1:])] if groups else []
 
 
@@ -382,7 +385,7 @@ def rounds_for(ratio: Interval, rounds: int, margin: float = MARGIN) -> int | No
     """Return about how many rounds would narrow an interval over `rounds` rounds to +-margin.
 
     `ratio` is the value with the present interval. If the interval is unknown, return None. The spread is assumed to
-    stay equal. The interval narrows with the root of the rounds; the small decrease of its quantile is neglected.
+    stay the same. The interval narrows with the root of the rounds; the small decrease of its quantile is neglected.
     """
     if ratio.low is None or ratio.high is None:
         return None

@@ -2,11 +2,11 @@
 
 A transfer lasts from when its data can flow until its last rank has its result (`read/transfers.py`). Time in a queue
 behind others is not included. An instant in which others use the same links is divided evenly among them (`Moved`), so
-no busbw exceeds the capacity of a link. The measure busbw is that of nccl-tests (its doc/PERFORMANCE.md): bytes divided
-by time, times a factor for each operation and number of ranks, so that it shows how busy the links are. Only the factor
-is taken from nccl-tests. Times as its clock measures them (`OTHER_CLOCK`) are in the columns `call_time_s` and
-`call_busbw`. The rounds are the replicates: a round gives one mean time for each size, over all its transfers of that
-size. The result is the median of these with its interval.
+no busbw exceeds the capacity of a link. Busbw is defined as in nccl-tests (its doc/PERFORMANCE.md): bytes divided by
+time, times a factor for each operation and number of ranks. It shows how busy the links are. Only the factor is taken
+from nccl-tests. Times as its clock measures them (`OTHER_CLOCK`) are in the columns `call_time_s` and `call_busbw`. The
+rounds are the replicates: a round gives one mean time for each size, over all its transfers of that size. The result is
+the median of these mean times, with its interval.
 """
 
 from __future__ import annotations

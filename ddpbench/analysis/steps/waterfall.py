@@ -96,7 +96,7 @@ def _computed(parts: Mapping[str, float]) -> float:
 
 
 def _for_samples(parts: Mapping[str, float], times: float) -> dict[str, float]:
-    """Return the parts of a step multiplied by `times`, which is the ratio of samples."""
+    """Return the parts of a step multiplied by `times`, to convert them to a different number of samples."""
     return {name: times * parts[name] for name in PARTS}
 
 

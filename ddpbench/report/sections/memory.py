@@ -1,4 +1,4 @@
-"""The section on memory per rank, for runs whose strategies differ in it."""
+"""The section on memory per rank, for runs whose strategies need different amounts of memory."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row], claims: Sequenc
 def _base_text(shown: Sequence[Row], by_id: Mapping[str, Row]) -> str:
     """Return a sentence that names the base case and its throughput.
 
-    If there are several base cases, the sentence also names the strategies that are compared with each.
+    If there are several base cases, the sentence also names the strategies that are compared with each of them.
     """
     over: dict[str, list[str]] = {}
     for row in shown:

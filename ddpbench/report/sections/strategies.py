@@ -1,4 +1,4 @@
-"""The figure of throughput by strategy, which shows the fastest and its distance from the upper bound."""
+"""The figure of throughput by strategy, which shows the fastest strategy and its distance from the upper bound."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def section(launches: Sequence[LaunchResult], findings: Sequence[Finding], rows:
 
 
 def _ratios(findings: Sequence[Finding], rows: Sequence[Row]) -> tuple[Table, ...]:
-    """Return a table of the ratios of step times on which findings on strategies are based, in a tuple.
+    """Return, in a tuple, a table of the ratios of step times from which findings about strategies were made.
 
-    The tuple is empty if no finding is on strategies.
+    The tuple is empty if no finding is about strategies.
     """
     by_id = {row.case_id: row for row in rows}
     ratios = [

@@ -22,7 +22,7 @@ from ddpbench.spec.links import link_words
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Settings:
-    """The cases' settings. Those that differ have columns, and the table's caption states the shared ones."""
+    """The cases' settings. Settings that differ get columns, and the table's caption states the shared ones."""
 
     caps: Collection[str]
     """The bucket caps, in words."""

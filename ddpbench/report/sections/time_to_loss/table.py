@@ -12,7 +12,7 @@ from ddpbench.units import counted, format_number
 
 
 def loss_table(group: Sequence[TrainedCase], apart: str) -> Table:
-    """Return a table of the steps, samples and time that each case needs to reach the loss, and of its speed-ups."""
+    """Return a table with the steps, samples and time that each case needs to reach the loss, and its speed-ups."""
     notes = {line.row.case_id: _notes(line) for line in group}
     noted = any(notes.values())
     held = any(line.apart is not None for line in group)
