@@ -83,10 +83,12 @@ def main():
 
 
 class Measured:
-    model, dataset = Recommender, Ratings
+    model = Recommender
+    dataset = Ratings
 
     def loss(self, model, batch):
-        return nn.functional.mse_loss(model(batch["user"], batch["film"], batch["features"]), batch["rating"])
+        predicted = model(batch["user"], batch["film"], batch["features"])
+        return nn.functional.mse_loss(predicted, batch["rating"])
 
     def optimizer(self, parameters):
         return torch.optim.Adam(parameters, lr=1e-3)
