@@ -55,7 +55,7 @@ def _is_measured_alone(case: Case) -> bool:
 def _lost(experiment: Experiment, planned: Sequence[Case], runnable: Sequence[Case]) -> str:
     """Return a phrase that names an axis (backend, launcher or device) with several values, if only one can run here.
 
-    It is empty if there is no such axis.
+    It is empty if every such axis has several values that can run.
     """
     for name in (name for name in _COMPARED if name in experiment.axes):
         every, left = (

@@ -137,7 +137,10 @@ class Fabrics:
         return fabric
 
     def _earlier(self) -> list[Any]:
-        """Return earlier sessions' records of networks that this session of a resumed sweep has not made again."""
+        """Return the records of a resumed sweep's earlier sessions.
+
+        Networks that this session has made again are left out.
+        """
         try:
             recorded = parse_json(read_bytes(self._run.fabrics, MOST_NOTES))
         except (

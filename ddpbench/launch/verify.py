@@ -133,7 +133,7 @@ def verification_cases(
 
     Raises:
         ExperimentError: a name is unknown.
-        MachineError: nccl is requested but there is no GPU, or mpi is requested but there is no MPI library.
+        MachineError: nccl is requested but the machine has no GPU, or mpi is requested but it has no MPI library.
     """
     _check_names(strategies, workloads, algorithms or ())
     cases: list[PlannedCase] = []

@@ -48,7 +48,7 @@ class Reply:
 
     @property
     def last_words(self) -> str:
-        """The last line of the command's standard error, else of its output, else words on how the command ended."""
+        """The last line of the command's standard error, or else of its output, or else how the command ended."""
         for text in (self.err, self.out):
             lines = [line.strip() for line in text.splitlines() if line.strip()]
             if lines:
@@ -112,7 +112,7 @@ def _disk(path: Path) -> Disk:
 
 @dataclass(kw_only=True)
 class Host:
-    """What the checks read about a machine: each field is a source of facts. By default, the real machine is read."""
+    """The facts about a machine that checks read: each field is a source of facts. By default, it is this machine."""
 
     sys_root: Path = Path("/sys")
     proc_root: Path = Path("/proc")

@@ -282,7 +282,7 @@ class ReadySide(Protocol):
 
 
 def why_whole(sides: Sequence[ReadySide]) -> tuple[str, bool]:
-    """Return why some cases alternate by entire launches (empty if none do), and whether all cases do."""
+    """Return why some cases alternate by entire launches (empty if all alternate by blocks), and whether all do."""
     for side in sides:
         if not side.at_turnstile:
             return f"{WHOLE}, because {side.words} cannot see whose turn it is (an older ddpbench?)", True
@@ -451,7 +451,7 @@ class _Process:
         return SideError(self._placed.spec.name, sentence) if first else LaunchError(sentence)
 
     def _where(self) -> str:
-        """Abort the silent side; return words on the file and line that it was executing, empty if not reported."""
+        """Abort the silent side; return a phrase that names the file and line it was executing, empty if unknown."""
         with contextlib.suppress(OSError):
             resource.prlimit(self._process.pid, resource.RLIMIT_CORE, (0, 0))
         self._process.send_signal(signal.SIGABRT)  # on which Python prints its stack

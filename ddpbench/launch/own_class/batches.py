@@ -1,4 +1,4 @@
-"""Find the batch of a training loop, the names of its parts, and the loader that yields it."""
+"""Find the batch of a training loop, the names of the batch's parts, and the loader that yields the batch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Batch:
 def batch_of(tracer: Tracer, loop: TrainingLoop) -> Batch:
     """Find the batch of a training loop.
 
-    It is the loop variable, or a variable that the body sets to `next(iterator)` or to the result of a function.
+    The batch is the loop variable, or a variable that the body sets to `next(iterator)` or to a function's result.
     """
     if not isinstance(loop.node, ast.For | ast.AsyncFor):
         return _drawn(tracer, loop)
@@ -55,10 +55,10 @@ def batch_of(tracer: Tracer, loop: TrainingLoop) -> Batch:
 
 
 def _goes_through(tracer: Tracer, node: ast.expr, scope: Scope) -> tuple[Origin, Path, Path | None]:
-    """Return what a loop iterates over, without wrappers such as `enumerate` and `tqdm`, and two index paths.
+    """Return the origin of what a loop iterates over, without wrappers such as `tqdm`, and two index paths.
 
-    The first path leads to the batch in the loop's target, the second to the batch's number. The second is None without
-    `enumerate`, and for an `enumerate` with a start value.
+    A path has the indices that lead to a part of the loop's target: the first path to the batch, the second to the
+    batch's number. The second is None without `enumerate`, and for an `enumerate` with a start value.
     """
     found = tracer.trace(node, scope)
     if isinstance(found.node, ast.Call) and found.node.args:
@@ -86,7 +86,7 @@ def _passes_on(function: FunctionNode | None) -> bool:
 
 
 def _drawn(tracer: Tracer, loop: TrainingLoop) -> Batch:
-    """Return the batch of a loop over numbers, where the body calls `next(iterator)` or a function of the script."""
+    """Return the batch of a loop whose body gets it from `next(iterator)` or from a function of the script."""
     for statement in here(loop.node.body):
         if isinstance(statement, ast.Assign) and last_name(statement.value) == "next":
             call = statement.value

@@ -1,4 +1,4 @@
-"""Find the statements that bind each name, and those that change its object, in a function or a module's top level."""
+"""Find the statements, in a function or a module's top level, that bind a name or change the object it refers to."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Tests = tuple[tuple[ast.expr, bool], ...]
 
 @dataclass(frozen=True)
 class Binding:
-    """An assignment to a name: of `value`, or of the element of `value` at the indices in `path`.
+    """An assignment to a name. It assigns `value`, or the element of `value` at the indices in `path`.
 
-    The assignment only takes place if each condition in `tests` has the outcome paired with it.
+    The assignment only takes place if each condition in `tests` has the outcome given with it.
     """
 
     value: ast.expr
@@ -71,7 +71,10 @@ def _in_block(body: list[ast.stmt], tests: Tests) -> Iterator[tuple[str, Binding
 
 
 def _bound_by(statement: ast.stmt) -> list[tuple[ast.expr, Binding]]:
-    """Return the targets that a statement binds, with their bindings, but not those of statements nested in it."""
+    """Return the targets that a statement itself binds, with their bindings.
+
+    Statements nested in it are not examined.
+    """
     match statement:
         case ast.Assign():
             return [(target, Binding(statement.value)) for target in statement.targets]
@@ -146,7 +149,7 @@ class Mutation:
         return isinstance(node, ast.Expr) and last_name(node.value) == "requires_grad_"
 
     def sets(self, key: str) -> bool:
-        """Return whether the statement assigns to `key` itself, as `rate /= 2` does, rather than to an entry of it."""
+        """Return whether the statement assigns to `key` itself, as in `rate /= 2`, and not to one of its entries."""
         node = self.statement
         targets = node.targets if isinstance(node, ast.Assign) else []
         targets = [node.target] if isinstance(node, ast.AugAssign) else targets
@@ -185,7 +188,7 @@ def simple_statements(
 
 
 def _split(target: ast.expr, *, splits: bool) -> list[ast.expr]:
-    """Return the elements of `target` if it is a tuple or list and `splits` is set; else `target` alone."""
+    """Return the elements of `target` if it is a tuple or list and `splits` is set; otherwise only `target`."""
     return target.elts if splits and isinstance(target, ast.Tuple | ast.List) else [target]
 
 
@@ -198,7 +201,7 @@ def entry_of(node: ast.expr) -> str | None:
 
 
 def _holder(target: ast.Attribute | ast.Subscript) -> str:
-    """Return the name, or the attribute such as `x.y`, whose object is changed by an assignment to `target`."""
+    """Return the name, or attribute such as `x.y`, of the object that an assignment to `target` changes."""
     node = target.value
     while isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and not key_of(node)):
         node = node.value

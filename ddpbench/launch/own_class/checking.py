@@ -20,7 +20,7 @@ _VALUES = (ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.JoinedStr, 
 
 
 def _may_have(node: ast.AST, value: ast.AST) -> bool:
-    """Return whether the index or attribute access in `node` can work on the literal `value`."""
+    """Return whether an index or attribute access (`node`) can work on the literal `value`."""
     if isinstance(node, ast.Subscript):
         return not isinstance(value, ast.Constant) or isinstance(value.value, str | bytes)
     return isinstance(node, ast.Attribute) and not (
@@ -33,7 +33,7 @@ def problems_of(
 ) -> list[str]:
     """Return a sentence for each error in a generated method.
 
-    `given` are the names bound before `body`. `known` are the names that the script's module has after its import.
+    `given` has the names that are bound before `body`, and `known` the names that the script's module has after import.
     """
     flow = _Flow({"self", *parameters, *given}, _stored(body), known)
     flow.block(body)
@@ -45,7 +45,7 @@ def problems_of(
 def _reads(node: ast.AST, name: str, *, also_outer: bool = False) -> bool:
     """Return whether a node reads the method's variable `name`. A nested function's own variable does not count.
 
-    A read that is marked as one of a module-level variable only counts with `also_outer`.
+    A read that is marked as a read of a module-level variable only counts with `also_outer`.
     """
     if isinstance(node, ast.Name):
         outer = getattr(node, "outer", False) and not also_outer
@@ -64,7 +64,7 @@ def reads_of_module(body: list[ast.stmt], bound: Iterable[str], names: Iterable[
 
 
 def _outside(node: ast.AST, name: str) -> Iterable[ast.AST]:
-    """Return the child nodes of a node, except those where a nested function or comprehension rebinds `name`."""
+    """Return the child nodes of a node, leaving out children in which `name` is another, nested variable."""
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             if name in {*_arguments(node.args), *_stored(node.body)}:
@@ -98,14 +98,17 @@ def free_names(made: ast.AST) -> set[str]:
 
 
 def unknown_names(value: ast.expr, known: frozenset[str]) -> list[str]:
-    """Return a sentence for each error in an expression of a class body, such as a name that the module lacks."""
+    """Return a sentence for each error in an expression of a class body, such as a name unknown to the module."""
     flow = _Flow(set(), set(), known)
     flow.expression(value)
     return flow.problems
 
 
 def _stored(body: list[ast.stmt]) -> set[str]:
-    """Return the names that a method's statements bind, except those that nested functions and comprehensions bind."""
+    """Return the names that a method's statements bind.
+
+    Bindings in nested functions and comprehensions do not count.
+    """
     found: set[str] = set()
     todo: list[ast.AST] = list(body)
     while todo:

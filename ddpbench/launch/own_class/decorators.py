@@ -1,4 +1,4 @@
-"""Find decorators that may change a function's arguments or result, and functions that are passed to other code."""
+"""Find decorators that may change a function's arguments or result, and functions that are passed as arguments."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _names(node: ast.AST, wanted: set[str]) -> Iterator[ast.Name]:
 def passed_on(body: list[ast.stmt]) -> Iterator[ast.Name | ast.Attribute]:
     """Yield the names and attributes that statements use without calling them, such as `main` in `launch(main)`.
 
-    They may be functions that other code calls. All names in a lambda expression count, including those that it calls.
+    They may be functions that other code calls. All names in a lambda expression count, including names that it calls.
     """
     called: set[int] = set()
     for node in here(body):

@@ -1,4 +1,4 @@
-"""Find expressions that may give a different value when computed again, such as random draws, clocks and input."""
+"""Find expressions that may give a different value if computed again, such as random draws, clocks and user input."""
 
 from __future__ import annotations
 

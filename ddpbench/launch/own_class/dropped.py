@@ -1,4 +1,4 @@
-"""List the statements of a script that its generated class leaves out, and the settings for an experiment."""
+"""List the statements of a script that its generated class leaves out, and the script's settings for an experiment."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Dropped:
 
 @dataclass(frozen=True)
 class ScriptSetting:
-    """A setting of the script that an experiment also has. `value` is TOML, or empty if the value is unknown."""
+    """A setting of the script that experiments have too. `value` is TOML, or empty if the value is unknown."""
 
     key: str
     value: str
@@ -158,7 +158,7 @@ class KeptParts:
 
 
 class Leavings:
-    """Collects the statements that the generated class leaves out, and the settings for an experiment."""
+    """Collects the statements that the generated class leaves out, and the script's settings for an experiment."""
 
     def __init__(self, script: Script, tracer: Tracer, taken: KeptParts, ends: list[ast.stmt]) -> None:
         """`ends` are the top-level statements that will not run when the module is imported."""
@@ -340,7 +340,10 @@ class _Collected:
         self._loads([call], call)
 
     def _is_own_method(self, call: ast.Call) -> bool:
-        """Return whether a call runs a method of the script whose statements are listed themselves."""
+        """Return whether a call runs a method defined in the script.
+
+        The statements of that method are listed separately.
+        """
         if not isinstance(call.func, ast.Attribute):
             return False
         receiver = call.func.value
@@ -415,7 +418,7 @@ class _Collected:
         )
 
     def _schedules(self, calls: Iterable[ast.Call]) -> str | None:
-        """Return `SCHEDULE` if a call makes or advances a learning-rate scheduler; None without such calls.
+        """Return `SCHEDULE` if a call makes or advances a learning-rate scheduler; None if no call does.
 
         The result is `DONE` if the generated class makes the same call.
         """
@@ -433,7 +436,7 @@ class _Collected:
         return None
 
     def _settings(self, node: ast.stmt) -> None:
-        """Record the settings in a statement's calls, but not those in statements nested in it."""
+        """Record the settings in a statement's calls. Statements nested in it are not examined."""
         heads: list[ast.AST] = [node]
         if isinstance(node, ast.If | ast.While):
             heads = [node.test]
@@ -490,7 +493,7 @@ class _Collected:
 
 
 def _by_text(text: str) -> str:
-    """Return the group of a left-out statement from words in it such as `environ`; empty if it lacks them."""
+    """Return the group of a left-out statement, judged by words in it such as `environ`; empty if unknown."""
     groups = (
         (SCHEDULE, "['lr']" in text),
         (SYNC, "require_backward_grad_sync" in text),
@@ -506,7 +509,7 @@ def _rest(call: ast.Call, known: Iterable[str]) -> list[ast.keyword]:
 
 
 def _reached(script: Script, body: list[ast.stmt], names: set[str]) -> set[str]:
-    """Return the script's functions and classes that `body` or `names` use, directly or through others."""
+    """Return the script's functions and classes that `body` or `names` use, directly or through other ones."""
     found: set[str] = set()
     todo = names | set(_named(body))
     while todo:
@@ -519,7 +522,7 @@ def _reached(script: Script, body: list[ast.stmt], names: set[str]) -> set[str]:
 
 
 def names_read(script: Script, names: set[str]) -> set[str]:
-    """Return all names read by the functions and classes in `names`, or by those that these use."""
+    """Return all names read by the functions and classes in `names`, and by the functions and classes that they use."""
     found = _reached(script, [], names)
     nodes = [each for each in (*script.functions.values(), *script.classes.values()) if each.name in found]
     return set(_named(nodes))
@@ -535,7 +538,7 @@ def _named(body: Iterable[ast.AST]) -> Iterator[str]:
 def summary(dropped: list[Dropped], most: int = 10_000) -> list[str]:
     """Return a line for each group of left-out statements, the most severe first.
 
-    Each line quotes at most `most` statements, and gives only line numbers for the rest.
+    Each line quotes at most `most` statements; of further statements it only gives the line numbers.
     """
     order = [WRAPPED, SCHEDULE, WAITS, SYNC, MACHINE, READS, DATA, MODEL, CHECKPOINTS, SEEDS, OTHER, *BRIEF]
     lines = []

@@ -1,4 +1,4 @@
-"""Find statements that change the script's model, data, optimizer or state, and that the generated class lacks."""
+"""Find statements that change the script's model, data, optimizer or state and are missing in the generated class."""
 
 from __future__ import annotations
 
@@ -235,7 +235,10 @@ class Effect:
 
     @property
     def text(self) -> str:
-        """The statement's source in one line. For a block, the source of the inner call or statement in question."""
+        """The statement's source in one line.
+
+        For a block, it is the source of the inner call or statement with the effect.
+        """
         shown = self.at if isinstance(self.node, ast.If | ast.For | ast.While | ast.With) else self.node
         return " ".join(ast.unparse(shown).split())
 
@@ -244,7 +247,7 @@ class Effect:
 class _Where:
     """A function to examine.
 
-    `taint` maps each parameter that is passed a part of the training to the name of that part, such as `model`.
+    `taint` maps parameters to the part of the training, such as `model`, that is passed to them.
     """
 
     scope: Scope
@@ -270,7 +273,7 @@ def _given_by(node: ast.expr) -> Sequence[ast.expr]:
 
 
 class Effects:
-    """Finds statements that change the script's model, data, optimizer or state and that the class lacks."""
+    """Finds statements that change the script's model, data, optimizer or state and are missing in the class."""
 
     def __init__(
         self,
@@ -286,9 +289,9 @@ class Effects:
     ) -> None:
         """`parts` maps each model, optimizer or dataset to the generated class's method that makes it.
 
-        The keys are `Origin.key`. `state` has the method for other objects. `inner` are the keys in `parts` of objects
-        that other objects contain. `places` are the numbers of the script's nodes that the class has copies of. `names`
-        are the script's names that the class reads.
+        The keys of all these mappings are values of `Origin.key`. `state` names the method for other objects. `inner`
+        has those keys of `parts` whose objects are contained in other objects. `places` has the numbers of the script's
+        nodes that the class has copies of. `names` has the script's names that the class reads.
         """
         self.tracer, self.loop, self.places = tracer, loop, places
         self.parts, self.state, self.inner = parts, state, inner
@@ -308,9 +311,9 @@ class Effects:
         self.trunk = self._trunk()
 
     def all(self, origins: list[Origin], used: set[str]) -> list[Effect]:
-        """Return the effects in the functions that lead to the training loop, and in those that create `origins`.
+        """Return the effects in functions that lead to the training loop, and in functions that create `origins`.
 
-        `used` are the names that a step binds and reads.
+        `used` has the names that a step binds and reads.
         """
         loop = self.loop
         scopes = {id(each.node): (each, end) for each, end in self.trunk.values()}
@@ -349,14 +352,14 @@ class Effects:
         return [found[place] for place in sorted(found)]
 
     def _is_called(self, scope: Scope) -> bool:
-        """Return whether the generated class calls this function of the script, and so has the function's effects."""
+        """Return whether the generated class calls this function of the script, and thus has its effects."""
         plain = not isinstance(scope.node, ast.Module) and scope.own is None
         return plain and getattr(scope.node, "name", "") in self.made
 
     def _trunk(self) -> dict[int, tuple[Scope, tuple[tuple[int, int], tuple[int, int]]]]:
         """Return the functions on the call path to the training loop, by node id.
 
-        Each comes with the start and end of its code that trains.
+        Each comes with the start and end of the code in it that trains.
         """
         loop = self.loop
         entry: dict[int, list[ast.AST]] = {id(loop.scope.node): [loop.stands or loop.node]}
@@ -383,7 +386,7 @@ class Effects:
         return {key: (scope, _span_of(scope, entry.get(key, []))) for key, scope in found.items()}
 
     def _stands_in_loop(self, call: ast.Call, called: Scope) -> bool:
-        """Return whether `loop.body` has the called function's statements in place of this call."""
+        """Return whether `loop.body` contains the called function's statements instead of this call."""
         loop = self.loop
         if not any(map(is_backward, here(called.node.body))):
             return False
@@ -405,7 +408,7 @@ class Effects:
         return self._method(last_name(made.node), func.attr) if isinstance(made.node, ast.Call) else None
 
     def _instance(self, func: ast.expr, scope: Scope) -> Scope | None:
-        """Return the `__call__` method that a call of an object runs; None if its class is not the script's."""
+        """Return the `__call__` method that a call of an object runs; None if its class is not in the script."""
         made = self.tracer.trace(func, scope).node
         return self._method(last_name(made), "__call__") if isinstance(made, ast.Call) else None
 
@@ -481,7 +484,7 @@ class Effects:
         return name in self.reads & self.tracer.script.importable - local
 
     def _of_class(self, node: ast.expr) -> str:
-        """Return `model` or `dataset` if an expression names a class of that kind in the script; else an empty text."""
+        """Return `model` or `dataset` if an expression names such a class of the script; otherwise an empty text."""
         for part, roots in (("model", MODULES), ("dataset", DATASETS)):
             if isinstance(node, ast.Name) and self.tracer.script.derives(node.id, roots):
                 return part
@@ -501,7 +504,7 @@ class Effects:
         return "" if known or made or self._part(target, where) != "optimizer" else "optimizer"
 
     def _source(self, target: ast.expr, where: _Where) -> str:
-        """Return the source text of a target, followed by that of the values bound to its name."""
+        """Return the source text of a target, followed by the source text of each value bound to its name."""
         name = first_name(target)
         bound = self.tracer.bindings(where.scope).get(name, [])
         return ast.unparse(target) + " ".join(ast.unparse(each.value) for each in bound)
@@ -537,7 +540,7 @@ class Effects:
     def _may_change(self, call: ast.Call, name: str, where: _Where) -> bool:
         """Return whether an unknown function may change a model.
 
-        This holds if it gets an object that contains a model, or if it is one of several callbacks.
+        It may if it gets an object that contains a model, or if it is called as an item of a loop, like a callback.
         """
         func, arguments = call.func, self._arguments(call)
         bound = self.tracer.bindings(where.scope).get(name, []) if isinstance(func, ast.Name) else []
@@ -549,7 +552,7 @@ class Effects:
         return not self._is_known(words) and any(self._holds(each, where) for each in arguments)
 
     def _holds(self, node: ast.expr, where: _Where) -> bool:
-        """Return whether a value is the trainer itself, or an object whose constructor gets a model or an optimizer."""
+        """Return whether a value is the object that trains, or an object constructed with a model or an optimizer."""
         own = where.scope.own
         if isinstance(node, ast.Name) and node.id == "self" and own is not None:
             return any(scope.own is own for scope, _ in self.trunk.values())
@@ -564,8 +567,8 @@ class Effects:
     ) -> str | None:
         """Return the part of the training, such as `model`, that a method call changes, judged by the method's name.
 
-        The result is empty if it changes none, and None if the name does not decide it. `own` is True if the script
-        defines the method, so that its statements show the changes.
+        The result is empty if the call changes none, and None if the name alone does not decide it. `own` is True if
+        the script defines the method, so that its statements show what changes.
         """
         name = last_name(call)
         if receiver == LOCAL:
@@ -583,7 +586,7 @@ class Effects:
         return receiver if changes else None
 
     def _ends_training(self, call: ast.Call, of: ast.expr, where: _Where) -> bool:
-        """Return whether a call puts a part of the model into evaluation mode, in which the part is then trained."""
+        """Return whether a call puts a part of the model into evaluation mode and leaves it there during training."""
         if not evaluates(call):
             return False
         whole = of.value if isinstance(of, ast.Attribute) and of.attr == "module" else of
@@ -654,7 +657,7 @@ class Effects:
         return any(word in name.lower() for word in _WORDS) and not name.endswith("_")
 
     def _of_library(self, node: ast.expr, where: _Where) -> bool:
-        """Return whether an object may be a library's, such as a logger, because it is not one used in training."""
+        """Return whether an object may belong to a library, such as a logger, because it is not used in training."""
         return self._part(node, where, whole=False) == ""
 
     def _is_loaded(self, node: ast.expr, where: _Where) -> bool:
@@ -669,7 +672,7 @@ class Effects:
     def _part(self, node: ast.expr, where: _Where, depth: int = 0, *, whole: bool = True) -> str:
         """Return the part of the training, such as `model`, that an expression is or belongs to; empty if none.
 
-        Without `whole`, objects that a step only reads do not count.
+        If `whole` is False, objects that a step only reads do not count.
         """
         if depth > _DEEPEST:
             return ""
@@ -691,7 +694,7 @@ class Effects:
     def _by_origin(self, node: ast.expr, where: _Where, depth: int, *, whole: bool) -> str | None:
         """Return the part of the training, such as `model`, that a name, attribute or call refers to; empty if none.
 
-        The result is None if it depends on the expression's components.
+        The result is None if the components of the expression must be examined.
         """
         if isinstance(node, ast.Name) and node.id in where.taint:
             return where.taint[node.id]
@@ -759,9 +762,9 @@ class Effects:
         return self._part(value, where, depth + 1, whole=whole)
 
     def _key(self, items: ast.expr, where: _Where, depth: int, whole: bool) -> str:
-        """Return the part of the training to which a dictionary's keys belong, such as `model` for parameters.
+        """Return the part of the training to which the keys of a dictionary belong, such as `model` for parameters.
 
-        The result is empty if they belong to none.
+        The result is empty if the keys belong to no part.
         """
         of = (
             items.func.value
@@ -834,7 +837,7 @@ def _backward_of(loop: TrainingLoop) -> tuple[int, int]:
 
 
 def _span_of(scope: Scope, entries: list[ast.AST]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the start and end, as (line, column), of the outermost loops or statements that contain an entry."""
+    """Return where the code that contains `entries` starts and ends, as (line, column)."""
     found = [each for each in _flat(scope.node.body) if any(inner in entries for inner in ast.walk(each))]
     if not found:
         return _NOWHERE, _NOWHERE
@@ -843,7 +846,7 @@ def _span_of(scope: Scope, entries: list[ast.AST]) -> tuple[tuple[int, int], tup
 
 
 def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield all statements in order. Blocks other than loops are replaced by the statements in them."""
+    """Yield all statements in order. A block that is not a loop is replaced by the statements in it."""
     for each in body:
         if isinstance(each, ast.If | ast.With | ast.AsyncWith | ast.Try):
             for name in ("body", "handlers", "orelse", "finalbody"):
@@ -890,7 +893,7 @@ def _targets(node: ast.stmt) -> Iterator[ast.expr]:
 
 
 def own_functions(names: set[str], functions: Mapping[str, FunctionNode]) -> set[str]:
-    """Return which of `names` are functions of the script, and those that they call, directly or indirectly."""
+    """Return the functions of the script in `names`, and the functions that these call, directly or indirectly."""
     found: set[str] = set()
     todo = names & set(functions)
     while todo:

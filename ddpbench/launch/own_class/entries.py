@@ -1,4 +1,4 @@
-"""Check whether one entry of a dictionary can be followed through a script without regard to its other entries."""
+"""Check whether one entry of a dictionary can be followed through a script independently of the other entries."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class _Use:
 def is_told_apart(
     script: Script, made: ast.expr, key: object, entry: ast.expr, names: Mapping[str, Scope]
 ) -> bool:
-    """Return whether a script changes a dictionary only by `NAME["key"] = ...`, so that each change names its entry.
+    """Return whether a script changes a dictionary only by `NAME["key"] = ...`, which shows the changed entry.
 
-    The result is True only if all other uses read the dictionary. `made` is the expression that creates it, and `names`
-    are its names in the script, with their scopes. `entry` is the value under `key`. It must be a plain value, or a
-    dictionary of plain values that has no other name.
+    The result is True only if all other uses only read the dictionary. `made` is the expression that creates it, and
+    `names` has its names in the script, with their scopes. `entry` is the value under `key`. It must be a plain value,
+    or a dictionary of plain values without another name.
     """
     nested = isinstance(entry, ast.Dict)
     values = (
@@ -69,7 +69,7 @@ def is_told_apart(
 
 
 def _is_seen(use: _Use, made: ast.expr, key: object, *, nested: bool) -> bool:
-    """Return whether a use that is not an argument reads a dictionary, or sets an entry with a constant key."""
+    """Return whether a use that is not an argument only reads the dictionary, or sets an entry with a constant key."""
     parent, outer = use.parent, use.outer
     if not isinstance(use.node.ctx, ast.Load):
         return isinstance(parent, ast.Assign) and parent.value is made
@@ -95,7 +95,7 @@ def _is_read_or_set(node: ast.Subscript, above: ast.AST | None, *, direct: bool)
 
 
 def _given(script: Script, use: _Use) -> list[tuple[str, ast.AST]] | None:
-    """Return the parameter that a call passes a dictionary to, with its function, as a list of one pair.
+    """Return the parameter to which a call passes a dictionary, as a list of one pair (parameter, function).
 
     The list is empty if the call only reads the dictionary. The result is None if the function or parameter is unknown.
     """

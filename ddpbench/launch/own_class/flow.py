@@ -1,4 +1,4 @@
-"""Find which assignments to a name may be in effect where it is read, from the order of a function's statements."""
+"""Find which assignments to a name may be in effect when it is read, from the order of a function's statements."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class FlowVisitor:
     _breaks: list[list[State]] = field(default_factory=list)
 
     def at_end(self, body: list[ast.stmt], begin: State) -> State:
-        """Return the assignments that may be in effect at a function's end. `begin` are those at its start."""
+        """Return the assignments that may be in effect at a function's end, given those at its start (`begin`)."""
         last = self.block(body, begin)
         return (last or frozenset()).union(*self._ends)
 
     def block(self, body: list[ast.stmt], state: State | None) -> State | None:
-        """Return the assignments that may be in effect after `body`; None if no path reaches its end."""
+        """Return the assignments that may be in effect after `body`; None if execution cannot reach its end."""
         for each in body:
             if state is None:
                 return None
@@ -80,7 +80,7 @@ class FlowVisitor:
         return after
 
     def _after(self, node: ast.AST, parts: Sequence[ast.AST | None], state: State) -> State:
-        """Return the assignments that may be in effect after a statement, if only its `parts` can set the name."""
+        """Return the assignments that may be in effect after a statement in which only `parts` can set the name."""
         if isinstance(node, ast.stmt) and self.is_same(node):
             return state
         if any(self._binds(each) for part in parts if part is not None for each in _outside(part)):
@@ -136,7 +136,7 @@ class FlowVisitor:
 
 
 def _outside(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and its descendants, without the insides of nested functions and the targets of comprehensions."""
+    """Yield a node and its descendants, except the contents of nested functions and the targets of comprehensions."""
     yield node
     if isinstance(node, _SCOPES):
         return
@@ -146,12 +146,15 @@ def _outside(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _may_raise(node: ast.stmt) -> bool:
-    """Return whether a statement may raise an exception. Only assignments of constants to names never do."""
+    """Return whether a statement may raise an exception.
+
+    This is assumed of all but assignments of constants to names.
+    """
     plain = isinstance(node, ast.Assign) and all(isinstance(each, ast.Name) for each in node.targets)
     return not (plain and isinstance(getattr(node, "value", None), ast.Constant))
 
 
 def _joined(states: list[State | None]) -> State | None:
-    """Return the union of the states at the ends of several branches; None if no branch reaches its end."""
+    """Return the union of the states at the ends of several branches; None if execution reaches none of these ends."""
     known = [each for each in states if each is not None]
     return frozenset().union(*known) if known else None

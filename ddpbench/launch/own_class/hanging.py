@@ -1,4 +1,7 @@
-"""Find the top-level names that depend on a script's model or optimizer, which the generated class makes again."""
+"""Find the top-level names that depend on a script's model or optimizer.
+
+The generated class makes these objects again.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,11 @@ def hanging(
     keys: Collection[tuple[int, Path]],
     ends: Collection[ast.stmt],
 ) -> dict[str, str]:
-    """Return the top-level names of certain objects, such as the model, and of all that depends on these objects.
+    """Return the top-level names of certain objects, such as the model, and of everything that depends on them.
 
-    The objects are those whose `Origin.key` is in `keys`. The result maps each name to the name of the object that it
-    depends on. A function or class depends on the names that it reads. `ends` are the statements to go below the guard.
+    `keys` has the `Origin.key` of these objects. The result maps each name to the name of the object that it depends
+    on. A function or class depends on the names that it reads. `ends` has statements that will be moved below the guard
+    `if __name__ == "__main__":`.
     """
     script, top = tracer.script, tracer.top
     found = {
@@ -52,9 +56,9 @@ def hanging(
 
 
 def read_by(body: list[ast.stmt], bound: Collection[str], of: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each name in `of` that a method's statements read but do not bind.
+    """Return a sentence for each name in `of` that a method's statements read without binding it.
 
-    `of` maps names to the script's objects that they depend on, as `hanging` returns them.
+    `of` is a result of `hanging`: it maps names to the objects of the script that they depend on.
     """
     return [
         f"`{name}` is made from the script's `{of[name]}`, but the class makes another one"
@@ -65,7 +69,7 @@ def read_by(body: list[ast.stmt], bound: Collection[str], of: Mapping[str, str])
 
 
 def _bindings(script: Script, ends: Collection[ast.stmt]) -> Iterator[tuple[list[str], ast.AST]]:
-    """Yield the names that each top-level statement binds, with the node whose names they depend on.
+    """Yield the names that each top-level statement binds, with the node that they depend on.
 
     Statements below `if __name__ == "__main__":` are left out.
     """
@@ -95,7 +99,7 @@ def _bindings(script: Script, ends: Collection[ast.stmt]) -> Iterator[tuple[list
 
 
 def _reads(node: ast.AST, variables: Variables) -> Iterator[str]:
-    """Yield the module-level names that a node reads for more than facts such as the device (see `_is_used`)."""
+    """Yield the module-level names whose objects a node uses. Reading a fact such as the device does not count."""
     module = id(variables.script.tree)
     for each in ast.walk(node):
         if not isinstance(each, ast.Name) or not isinstance(each.ctx, ast.Load):
@@ -105,7 +109,7 @@ def _reads(node: ast.AST, variables: Variables) -> Iterator[str]:
 
 
 def _is_used(name: ast.Name, variables: Variables) -> bool:
-    """Return whether a name's object is used for more than facts about it, such as its shape or device."""
+    """Return whether a name's object itself is used, and not only facts about it such as its shape or device."""
     inside: ast.AST = name
     for outer in variables.around(name):
         if isinstance(outer, ast.stmt):

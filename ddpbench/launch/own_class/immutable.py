@@ -92,7 +92,7 @@ def consumed(value: ast.expr | None) -> bool:
 
 
 def _parts_of(node: ast.AST) -> list[ast.expr] | None:
-    """Return the subexpressions that decide whether a value is immutable; None for other kinds of expressions."""
+    """Return the subexpressions that decide whether a value is immutable; None if the node's type is not handled."""
     match node:
         case ast.Constant() | ast.JoinedStr() | ast.Compare() | ast.Lambda():
             return []
@@ -171,7 +171,7 @@ class Values:
         return self.is_immutable(node)
 
     def entry(self, node: ast.expr | None, key: object) -> ast.expr | None:
-        """Return the expression under a key, index or argument name in a literal or call; None if it is not found."""
+        """Return the expression that a literal or call has for a key, index or argument name; None if it is missing."""
         if isinstance(node, ast.Dict):
             for each, value in zip(reversed(node.keys), reversed(node.values), strict=True):
                 if not isinstance(each, ast.Constant):
@@ -187,7 +187,7 @@ class Values:
         return None
 
     def made_by(self, node: ast.expr | None) -> ast.ClassDef | None:
-        """Return the script's class that a call instantiates; None for other expressions."""
+        """Return the class of the script that a call instantiates; None for other expressions."""
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             return self.script.classes.get(node.func.id)
         return None
@@ -221,7 +221,8 @@ class Values:
     def functions(self, func: ast.expr) -> list[tuple[FunctionNode | ast.Lambda, int]]:
         """Return the script's functions that a call of `func` may run, each with the number of parameters to skip.
 
-        The call's arguments go to the parameters after these. The number is 1 for methods, because of `self`, else 0.
+        The call's arguments go to the parameters after the skipped ones. Methods skip 1 parameter, `self`; functions
+        skip 0.
         """
         tree = self.script.tree
         if isinstance(func, ast.Lambda):

@@ -20,7 +20,7 @@ _ENDS = "\r\n"
 def lines_of(source: str) -> list[str]:
     """Return the lines of a Python source, with their line endings.
 
-    Unlike `str.splitlines`, this splits only where Python does: not, for example, at a form feed in a string.
+    Unlike `str.splitlines`, this splits only where Python does; for example, it does not split at a form feed.
     """
     return _LINE.findall(source)
 
@@ -28,8 +28,8 @@ def lines_of(source: str) -> list[str]:
 def place_of(script: Script, ends: list[ast.stmt] | None = None) -> int:
     """Return the number of the line before which the generated class goes.
 
-    The class goes above the `if __name__ == "__main__":` guard and its comments, or at the end of a script without one.
-    `ends` are statements that are to go below a guard, and the class goes above them.
+    The class goes above the guard `if __name__ == "__main__":` and the comments above it, or at the end of a script
+    without a guard. If `ends` has statements, which are to be moved below a new guard, the class goes above them.
 
     Raises:
         RequestError: the script already has a class with this name.
@@ -48,7 +48,7 @@ def place_of(script: Script, ends: list[ast.stmt] | None = None) -> int:
 
 
 def inserted(script: Script, text: str, ends: list[ast.stmt] | None = None) -> str:
-    """Return the script's source with the generated class (`text`) in it, and with the statements `ends` below a guard.
+    """Return the script's source with the generated class (`text`) inserted, and the statements `ends` below a guard.
 
     Raises:
         RequestError: the result would not be valid Python.
@@ -78,13 +78,13 @@ def inserted(script: Script, text: str, ends: list[ast.stmt] | None = None) -> s
 
 
 def _end_of(lines: list[str], place: int) -> str:
-    """Return the line ending for a line inserted at `place`: that of the line above, or of the first line."""
+    """Return the line ending for a line inserted at `place`: the ending of the line above, or of the first line."""
     ends = [line[len(line.rstrip(_ENDS)) :] for line in (*lines[max(0, place - 2) : place - 1], *lines[:1])]
     return next(filter(None, ends), "\n")
 
 
 def can_guard(script: Script, ends: list[ast.stmt]) -> bool:
-    """Return whether statements can be indented below `if __name__ == "__main__":` without a change of their effect."""
+    """Return whether statements can be moved below `if __name__ == "__main__":` without changing their effect."""
     if not ends:
         return False
     if script.guard is not None and script.guard.lineno < (ends[-1].end_lineno or 0):
@@ -103,7 +103,7 @@ def can_guard(script: Script, ends: list[ast.stmt]) -> bool:
 
 
 def _guarded(script: Script, lines: list[str], place: int, ends: list[ast.stmt]) -> list[str]:
-    """Return the script's lines with those from line `place` to the end of `ends` indented below a new guard."""
+    """Return the script's lines. The lines from number `place` to the end of `ends` are indented below a new guard."""
     last = max(each.end_lineno or 0 for each in ends)
     inside = _inside_texts(lines)
     moved = [
@@ -114,7 +114,7 @@ def _guarded(script: Script, lines: list[str], place: int, ends: list[ast.stmt])
 
 
 def _inside_texts(lines: list[str]) -> set[int]:
-    """Return the numbers of lines that begin within a multi-line string, and so must not be indented."""
+    """Return the numbers of lines that begin inside a multi-line string. These must not be indented."""
     found: set[int] = set()
     starts: list[int] = []
     for token in tokenize.generate_tokens(iter([f"{line.rstrip(_ENDS)}\n" for line in lines]).__next__):

@@ -122,7 +122,7 @@ class LoopMethods(Reading):
         return self._method("step", ("model", "batch", "optimizer"), renderer, self._opened(made))
 
     def _note_reads(self, loop: TrainingLoop, kept: list[ast.stmt] | list[ast.AST]) -> None:
-        """Record the script's objects that the `kept` statements read, and the names that they both bind and read."""
+        """Record which of the script's objects the `kept` statements read, and which names they both bind and read."""
         nodes = [each for node in kept for each in ast.walk(node)]
         bound = {e.id for e in nodes if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
         bound |= set(self._targets())
@@ -142,7 +142,7 @@ class LoopMethods(Reading):
         needed: set[str],
         effects: Callable[[ast.stmt], bool],
     ) -> set[str]:
-        """Return the names, bound before the loop, whose values one batch leaves to the next."""
+        """Return the names bound before the loop whose values are carried over from one batch to the next."""
         passed = carried(statements, needed, effects)
         found = set(beginnings(self.tracer, self.variables, loop, passed))
         roles = {**self._model_roles(""), **self._optimizer_roles(), **dict(self.batch.parts)}
@@ -150,7 +150,7 @@ class LoopMethods(Reading):
         return {name for name in found if keys[name] not in roles} - set(self._targets())
 
     def _begin(self, loop: TrainingLoop, renderer: Renderer, states: set[str]) -> None:
-        """Make the generated class's constructor set the names in `states` to their values before the first batch."""
+        """Make the generated class's constructor give the names in `states` the values before the first batch."""
         before = beginnings(self.tracer, self.variables, loop, states)
         for name in sorted(states):
             found = before.get(name)
@@ -219,7 +219,7 @@ class LoopMethods(Reading):
         return ast.parse(path if len(self.models) < 2 else path.replace("model", first, 1), mode="eval").body
 
     def _opened(self, made: list[ast.stmt]) -> list[ast.stmt]:
-        """Return a method's statements, preceded by those that unpack its batch, models and optimizers where needed."""
+        """Return a method's statements, after statements that unpack its batch, models and optimizers if needed."""
         whole = {id(e.value) for each in made for e in ast.walk(each) if isinstance(e, ast.Starred)}
         used = {
             e.id for each in made for e in ast.walk(each) if isinstance(e, ast.Name) and id(e) not in whole
@@ -245,7 +245,7 @@ class LoopMethods(Reading):
         return {first.id} if isinstance(first, ast.Name) else set()
 
     def _tell_left_out(self, loop: TrainingLoop, kept: Sequence[ast.stmt] = ()) -> None:
-        """Record calls in the loop with its model or optimizer that the generated `loss` or `step` lacks."""
+        """Record the loop's calls with its model or optimizer that are missing in the generated `loss` or `step`."""
         roles = {**self._model_roles("model"), **self._optimizer_roles()}
         has = {place_of_node(each) for each in here(list(kept)) if isinstance(each, ast.stmt)}
         where = "add it to step()" if kept else "write step() instead"
@@ -266,7 +266,7 @@ class LoopMethods(Reading):
 
 
 def _returns_loss(loop: TrainingLoop) -> bool:
-    """Return whether the function called for each batch is not a method, and only returns single values."""
+    """Return whether the function that is called for each batch is not a method and returns single values only."""
     function = loop.body_scope.node
     if isinstance(function, ast.Module) or loop.body_scope.own is not None:
         return False
@@ -300,7 +300,7 @@ class _Ending(ast.NodeTransformer):
 
 
 def _made_in_pieces(statements: list[ast.stmt], loss: str) -> bool:
-    """Return whether a `for` loop in the step computes a loss and calls `backward` in each iteration."""
+    """Return whether the step has a `for` loop that computes a loss and calls `backward` in each iteration."""
     return any(
         isinstance(each, ast.For)
         and any(map(is_backward, here(each.body)))
@@ -312,7 +312,7 @@ def _made_in_pieces(statements: list[ast.stmt], loss: str) -> bool:
 
 
 def _loss_name(statements: list[ast.stmt]) -> str:
-    """Return the name of the variable with the loss in a step's statements; empty if there is none."""
+    """Return the name of the variable that has the loss in a step's statements; empty if there is none."""
     own = _lost(here(statements))
     if own:
         return own

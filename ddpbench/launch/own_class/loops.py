@@ -18,7 +18,10 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 @dataclass(frozen=True)
 class TrainingLoop:
-    """A training loop. `body` has a step's statements: the loop's, or those of a function called for each batch."""
+    """A training loop.
+
+    `body` has a step's statements: the loop's own, or the statements of a function called per batch.
+    """
 
     node: ast.For | ast.AsyncFor | ast.While
     scope: Scope
@@ -47,9 +50,10 @@ def training_loops(tracer: Tracer) -> list[TrainingLoop]:
 
 
 def other_trainings(tracer: Tracer, loop: TrainingLoop) -> list[tuple[ast.Call, list[ast.Call]]]:
-    """Return the training calls of each function around the loop that has several: the first one, and the others.
+    """For each enclosing function that several training calls run, return the first of these calls and the others.
 
-    The outermost function comes first. The generated class uses the arguments of the first call.
+    These are the functions around the training loop, the outermost first. The generated class uses the arguments of the
+    first call.
     """
     found: list[tuple[ast.Call, list[ast.Call]]] = []
     scope, seen = loop.scope, set[int]()
@@ -75,7 +79,7 @@ def other_trainings(tracer: Tracer, loop: TrainingLoop) -> list[tuple[ast.Call, 
 
 
 def follow_training(tracer: Tracer, loop: TrainingLoop) -> None:
-    """Make the tracer use the arguments of training calls, not of evaluating ones, for the functions around a loop."""
+    """For the functions around a loop, make the tracer use the arguments of training calls, not of evaluation calls."""
     scope, seen = loop.body_scope if loop.call is None else loop.scope, set[int]()
     while not isinstance(scope.node, ast.Module) and id(scope.node) not in seen:
         seen.add(id(scope.node))
@@ -93,7 +97,7 @@ def follow_training(tracer: Tracer, loop: TrainingLoop) -> None:
 
 
 def _is_evaluating(call: ast.Call, caller: Scope) -> bool:
-    """Return whether a call is made without gradients, or after a call of `eval()` that no `train()` follows."""
+    """Return whether a call is made without gradients, or after a call of `eval()` with no `train()` in between."""
     modes = [
         each
         for each in here(caller.node.body)
@@ -114,7 +118,10 @@ def _is_quiet(call: ast.Call, caller: Scope) -> bool:
 
 
 def _is_of(tracer: Tracer, call: ast.Call, caller: Scope, called: Scope) -> bool:
-    """Return whether a call runs the function or method `called`. For a method, this depends on the object's class."""
+    """Return whether a call runs the function or method `called`.
+
+    For a method, the class of the object decides this.
+    """
     name = getattr(called.node, "name", "")
     if called.own is None or id(called.node) in tracer.enclosing or name == "__init__":
         return True
@@ -159,7 +166,7 @@ def _tests_of(scope: Scope, call: ast.Call) -> Tests:
 
 
 def trains_at_import(script: Script, loop: TrainingLoop) -> list[ast.stmt]:
-    """Return the first top-level statement that trains at import, and all that follow; empty if none trains.
+    """Return the first top-level statement that trains at import, and all statements after it; empty if none trains.
 
     Such a statement contains the loop, or calls a function that trains, outside of `if __name__ == "__main__":`.
     """
@@ -239,9 +246,9 @@ def _trains(tracer: Tracer, loop: ast.For | ast.AsyncFor | ast.While, scope: Sco
 
 
 def _inlined(body: list[ast.stmt], call: ast.Call, function: FunctionNode) -> list[ast.stmt] | None:
-    """Return a loop's statements, in which a called function's statements replace its call.
+    """Return a loop's statements with the call of a function replaced by the function's statements.
 
-    None if the call is not passed the loss, or if the function's statements cannot replace the call.
+    Return None if the call does not get the loss, or if the function's statements cannot replace the call.
     """
     names = parameters_of(function)
     names = names[1:] if names[:1] == ["self"] else names

@@ -1,4 +1,4 @@
-"""Find the modules that a script trains, and its data, from its loop or from the names of classes and functions."""
+"""Find a script's data and the modules that it trains, from its loop or from the names of its classes and functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEEPEST = 6
 
 @dataclass(frozen=True)
 class Loader:
-    """The dataset, batch size and collate function that the script's loader is given; None for each that is unknown."""
+    """The dataset, batch size and collate function that the script passes to its loader; None for each unknown one."""
 
     dataset: Origin | None
     batch: Origin | None = None
@@ -57,9 +57,9 @@ def models_of(
 
 
 def _whole(tracer: Tracer, node: ast.expr, scope: Scope, called: list[Origin]) -> tuple[ast.expr, Origin]:
-    """Return the module that contains a part, such as `model` for the part `model.head`, as (expression, origin).
+    """Return the module that contains `node`, such as `model` if `node` is `model.head`, as (expression, origin).
 
-    A part that is in no module, or that the loop calls itself, such as a GAN's generator, is returned unchanged.
+    If no module contains it, or if the loop calls it directly (as a GAN's generator), it is returned itself.
     """
     part = tracer.trace(node, scope)
     holder = node.value if isinstance(node, ast.Attribute) else None
@@ -75,7 +75,7 @@ def _add(found: dict[str, Origin], node: ast.expr, origin: Origin) -> None:
 
 
 def _receivers(tracer: Tracer, node: ast.expr, scope: Scope, depth: int) -> list[tuple[ast.expr, Scope]]:
-    """Return the modules whose parameters an expression takes, itself or through other names, with their scopes."""
+    """Return the modules whose parameters an expression uses, directly or through other names, each with its scope."""
     found: list[tuple[ast.expr, Scope]] = []
     for each in ast.walk(node):
         if isinstance(each, ast.Attribute) and each.attr in ("parameters", "named_parameters"):
@@ -116,7 +116,7 @@ def is_module(tracer: Tracer, origin: Origin) -> bool:
 
 
 def settings_of(tracer: Tracer, module: Origin) -> dict[str, list[ast.AST]]:
-    """Return the statements that freeze a module, or put it into evaluation mode.
+    """Return the statements that freeze a module or put it into evaluation mode.
 
     The result has the keys `requires_grad_` and `eval`, each only if there are such statements.
     """
@@ -134,7 +134,7 @@ def settings_of(tracer: Tracer, module: Origin) -> dict[str, list[ast.AST]]:
 
 
 def _setting(node: ast.AST) -> tuple[str, ast.expr | None]:
-    """Return the method, such as `eval`, that a node calls to set a module's mode or to freeze it, and the module.
+    """Return the method that a node calls to set a module's mode or to freeze it, such as `eval`, and the module.
 
     The module is None if the node does neither.
     """
@@ -173,7 +173,7 @@ def dataset_by_name(script: Script) -> str:
 
 
 def loader_of(tracer: Tracer, found: Origin | None) -> Loader:
-    """Return the dataset, batch size and collate function of a loop's loader, as far as they are known."""
+    """Return the dataset, batch size and collate function of a loop's loader; None for each unknown one."""
     for _ in range(_DEEPEST):
         if found is None or not isinstance(found.node, ast.Call):
             break

@@ -1,4 +1,4 @@
-"""Find statements that run after a script's import and change module-level names that the generated class reads."""
+"""Find statements that change module-level names after a script's import if the generated class reads these names."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ddpbench.launch.own_class.variables import ScopeVariable
 
 
 class ModuleNames(Unchanged):
-    """Finds statements that run after the import and change module-level names that the generated class reads."""
+    """Finds statements that change module-level names after the import, if the generated class reads these names."""
 
     def of_module(self, texts: Iterable[ast.AST]) -> list[tuple[str, ast.stmt]]:
-        """Return the module-level names that the generated class reads and that a statement changes after the import.
+        """Return the module-level names that the generated class reads and that statements change after the import.
 
-        Each is paired with such a statement. `texts` are the syntax trees of the class's methods.
+        Each name is paired with such a statement. `texts` has the syntax trees of the class's methods.
         """
         nodes = [*texts, *self._reached(self.names)]
         by_functions = {
@@ -61,7 +61,7 @@ class ModuleNames(Unchanged):
         return value is not None and (self.values.is_immutable(value) or is_generator(value))
 
     def _reads_of(self, variable: ScopeVariable, within: set[int]) -> list[ast.AST]:
-        """Return the script's reads of a variable that the generated class contains, too."""
+        """Return the nodes of the script that read a variable and that the generated class also contains."""
         uses = [each for each in self.variables.uses.get(variable, ()) if isinstance(each.ctx, ast.Load)]
         return [each for each in uses if id(each) in within or place_of_node(each) in self.places]
 
@@ -76,10 +76,10 @@ class ModuleNames(Unchanged):
     def _after_import(
         self, sites: Iterable[ast.AST], reads: list[ast.AST], rebound: Collection[ast.AST] = ()
     ) -> Iterator[ast.stmt]:
-        """Yield the statements of `sites` that run after the import and before the last of `reads`.
+        """Yield the statements that execute one of `sites` after the import and before the last of `reads`.
 
-        Statements of a step that the generated class also has are left out, except those in `rebound`: the class has an
-        attribute in place of the name that they assign.
+        Statements of a step are left out if the generated class has them too. Statements in `rebound` are not left out,
+        because the class has an attribute in place of the name that they assign.
         """
         for site in sites:
             for each in self._called_from(site, 0):
@@ -103,7 +103,7 @@ class ModuleNames(Unchanged):
         return not inside and not any(each is self.script.guard or each in self.ends for each in way)
 
     def _patched(self, name: str, nodes: list[ast.AST]) -> Iterator[ast.AST]:
-        """Yield nodes that set an attribute or entry of the imported module `name` that the generated class reads."""
+        """Yield nodes that set an attribute or entry of the imported module `name`, if the generated class reads it."""
         imports = self.values.imports
         whole = imports[name]
         reads = {
@@ -194,7 +194,7 @@ def _is_patch(node: ast.AST) -> bool:
 
 
 def _set_by(node: ast.AST) -> tuple[ast.expr | None, str]:
-    """Return the object of which a node sets an attribute or entry, and the attribute's name.
+    """Return the object on which a node sets an attribute or entry, and the attribute's name (empty for an entry).
 
     The object is None if the node sets neither.
     """
@@ -213,7 +213,7 @@ def _set_by(node: ast.AST) -> tuple[ast.expr | None, str]:
 
 
 def _parts_read(nodes: list[ast.AST], name: str) -> list[str | None]:
-    """Return the entries or attributes of a name that nodes read; `[None]` if a node reads the object as a whole."""
+    """Return which entries or attributes of a name nodes read; `[None]` if a node reads the entire object."""
     found: set[str | None] = set()
     for node in nodes:
         held: set[int] = set()

@@ -1,4 +1,4 @@
-"""Find modules that a script makes separately and then puts into its model, and how the model refers to them."""
+"""Find modules that a script makes separately and then puts into its model, and how to read them from the model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LISTS = (ast.List, ast.Tuple)
 
 
 def parts_of(tracer: Tracer, model: Origin, base: ast.expr, depth: int = 0) -> EntryValues:
-    """Return the modules inside a model for which the script has separate expressions.
+    """Return the modules inside a model that the script makes by separate expressions.
 
     The result maps each module's `Origin.key` to an expression that reads it from the model, or to None if unknown.
     `base` is the expression for the model.
@@ -52,7 +52,10 @@ def parts_of(tracer: Tracer, model: Origin, base: ast.expr, depth: int = 0) -> E
 
 
 def _held(tracer: Tracer, of: Origin, base: ast.expr) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """Yield the components of a module, list or dictionary, each with an expression that reads it, if known."""
+    """Yield the components of a module, list or dictionary, each with an expression that reads it from `base`.
+
+    The expression is None if it is unknown.
+    """
     node = of.node
     if isinstance(node, ast.Dict):
         for key, value in zip(node.keys, node.values, strict=True):
@@ -74,7 +77,7 @@ def _held(tracer: Tracer, of: Origin, base: ast.expr) -> Iterator[tuple[ast.expr
 def _numbered(
     tracer: Tracer, of: Origin, values: list[ast.expr], base: ast.expr
 ) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """Yield values, each with an expression that reads it by its index, or None if the index is unknown.
+    """Yield these values, each with an expression that reads it by its index, or None if its index is unknown.
 
     The elements of a starred list are also yielded, as in `nn.Sequential(*layers)`.
     """
@@ -104,7 +107,7 @@ def _attribute(base: ast.expr, name: str | None) -> ast.expr | None:
 
 
 def _attributes(tracer: Tracer, call: ast.Call) -> dict[int | str, str]:
-    """Return the attributes in which a class stores its constructor's arguments, by their positions and names."""
+    """Return the attributes in which a class stores its constructor's arguments, by argument position and by name."""
     own = tracer.script.classes.get(last_name(call))
     made = [e for e in own.body if isinstance(e, ast.FunctionDef) and e.name == "__init__"] if own else []
     found: dict[int | str, str] = {}

@@ -1,4 +1,4 @@
-"""Collect the facts of a script from which its class is generated: loop, batch, models and updates."""
+"""Collect the facts about a script from which its class is generated: its loop, batch, models and updates."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ WANTED = {
 
 
 class Reading:
-    """Collects the facts of a script from which its class is generated."""
+    """Collects the facts about a script from which its class is generated."""
 
     def __init__(self, script: Script, once: Set[tuple[int, Path]] = frozenset()) -> None:
-        """`once` are the keys of values that the generated class computes once for several methods."""
+        """`once` has the keys of values that the generated class computes only once, for several methods."""
         self.script, self.tracer, self.once = script, Tracer(script), once
         self.drawn: dict[tuple[int, Path], set[str]] = {}
         """For each value that may differ when it is recomputed, the methods that read it."""
@@ -104,7 +104,7 @@ class Reading:
             self.body, self.updates, self.pieces = found.body, whole, found.count
 
     def _open_bundles(self) -> None:
-        """Trace each optimizer that a function returns together with other objects into that function."""
+        """If a function returns an optimizer together with other objects, trace the optimizer into that function."""
         for name, origin in self.updates.all.items():
             inner = self._opened_optimizer(origin)
             if inner is not None:
@@ -129,7 +129,10 @@ class Reading:
         return inner if made and inner is not None and inner.node is not call else None
 
     def _returned_with(self, model: Origin) -> Origin:
-        """Return the model's origin as an element of the result of the call that makes the model, if known."""
+        """Return the model's origin.
+
+        If a call returns the model among other objects, it is that element of the call's result.
+        """
         call, caller = model.scope.call, model.scope.caller
         function = model.scope.node
         if call is None or caller is None or isinstance(function, ast.Module):
@@ -159,9 +162,9 @@ class Reading:
         return {name: self._returned_with(each) for name, each in found.items()}
 
     def _wholes(self, found: dict[str, Origin]) -> dict[str, Origin]:
-        """Return the modules without those that are contained in other ones.
+        """Return the modules that are not contained in other modules of `found`.
 
-        A module that the loop calls replaces the modules in it if the loop calls none of these.
+        If the loop calls a module that contains them all, and calls none of them directly, return only that module.
         """
         assert self.loop is not None
         scope = self.loop.body_scope
@@ -206,8 +209,8 @@ class Reading:
     def _rendered(self, renderer: Renderer, origin: Origin, name: str, part: str = "") -> ast.expr:
         """Return an expression for a value in the generated class.
 
-        It is an attribute of `self` if the method runs often or several methods read the value. `part` is the method's
-        name if it returns the value.
+        The expression is an attribute of `self` if the value may differ when computed again and the method runs often,
+        or several methods read the value. `part` is the name of the method if the method returns the value.
         """
         if isinstance(origin.node, ast.Call) and is_another(origin.node, self.script):
             if part:
@@ -235,7 +238,7 @@ class Reading:
         return [ast.unparse(each) for each in target.elts]
 
     def _unpacked(self) -> list[str]:
-        """Return the names of the optimizers and schedulers if `optimizer()` returns several; else an empty list."""
+        """Return the names of the optimizers and schedulers if `optimizer()` returns several objects, else no names."""
         found = self.updates.all
         bundled = {id(each.node) for each in found.values()}
         if len(bundled) == 1 and all(each.path for each in found.values()):
@@ -315,7 +318,8 @@ class Reading:
     def _checked(self, method: MethodLines) -> MethodLines:
         """Return a method unchanged if no errors were found in it.
 
-        With errors, the result has a line to fill in, and the errors and the original lines as comments.
+        If errors were found, the result has a line to fill in, followed by the errors and the original lines as
+        comments.
         """
         if method.same_as in self.hanging:
             problems = read_by([ast.Expr(name_of(method.same_as))], (), self.hanging)
@@ -332,6 +336,9 @@ class Reading:
         return replace(method, lines=lines)
 
     def _take(self, *nodes: ast.AST) -> None:
-        """Record that the generated class contains copies of the script's nodes from which `nodes` were copied."""
+        """Record that `nodes` are in the generated class.
+
+        The script's nodes that they were copied from count as copied.
+        """
         for node in nodes:
             self.places |= {place_of_node(each) for each in ast.walk(node)} - {-1}

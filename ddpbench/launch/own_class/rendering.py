@@ -1,4 +1,4 @@
-"""Render expressions of the script for the generated class, with the script's variables replaced by their values."""
+"""Rewrite expressions of the script for the generated class. The script's variables are replaced by their values."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ReplacedValue:
 
 @dataclass
 class Renderer:
-    """Renders the expressions of one method, and collects unknown names, imports and attributes of `self`."""
+    """Rewrites the expressions of one method, and collects unknown names, imports and attributes of `self`."""
 
     tracer: Tracer
     roles: Roles
@@ -139,7 +139,7 @@ class _Pass(ast.NodeTransformer):
         *,
         repeats: bool = False,
     ) -> None:
-        """`hidden` are names of an enclosing function or comprehension.
+        """`hidden` has names that an enclosing function or comprehension binds.
 
         `repeats` is True if the code may run repeatedly.
         """
@@ -245,7 +245,7 @@ class _Pass(ast.NodeTransformer):
     def _functional(self, node: ast.Call) -> tuple[ast.expr, list[ast.keyword]] | None:
         """Return torch's function for a loss module, such as `F.mse_loss` for `nn.MSELoss`, and its arguments.
 
-        None if the call is not to such a module.
+        Return None if the call is not a call of such a module.
         """
         found = self._origin(node.func)
         if found is None or not isinstance(found.node, ast.Call) or found.node.args or found.path:
@@ -288,7 +288,10 @@ class _Pass(ast.NodeTransformer):
         return None if name in self.to.local | self.hidden else self.tracer.trace(node, self.scope)
 
     def _placed(self, node: ast.expr) -> ast.expr | None:
-        """Return the replacement of a name or attribute; None if it stays, or if its components must be examined."""
+        """Return the replacement of a name or attribute.
+
+        Return None if it stays unchanged, or if its components must be examined.
+        """
         of = getattr(node, "value", node)
         traced = isinstance(of, ast.Name | ast.Attribute | ast.Subscript) or last_name(of) == "parse_args"
         found = self._origin(node) if traced else None
@@ -308,7 +311,10 @@ class _Pass(ast.NodeTransformer):
         return self._value(node, found)
 
     def _of_class(self, node: ast.expr, found: Origin) -> ast.expr:
-        """Return the expression for an object that the generated class also has; a name to fill in if unknown."""
+        """Return the expression for an object that the generated class has too.
+
+        If it is unknown, return a name for the user to fill in.
+        """
         place = self.to.roles.get(found.key) or self.to.parts[found.key]
         if place is not None:
             return _as_of(node, deepcopy(place))
@@ -317,9 +323,9 @@ class _Pass(ast.NodeTransformer):
         return ast.Name(name, ast.Load())
 
     def _value(self, node: ast.expr, found: Origin) -> ast.expr | None:
-        """Return an expression for the value of a name that the generated class lacks, or a name to fill in.
+        """Return an expression for the value of a name that the generated class does not have, or a name to fill in.
 
-        None means that the node stays unchanged.
+        Return None if the node stays unchanged.
         """
         own = isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
         known = found.node is not node
@@ -394,7 +400,7 @@ class _Pass(ast.NodeTransformer):
         return is_generator(found.node) and len(reads) > 1
 
     def _kept(self, name: str, found: Origin, *, calls: bool, another: bool) -> ast.expr | None:
-        """Return an attribute of `self` for a value that is computed once; None if it is computed where it is read."""
+        """Return an attribute of `self` for a value that is computed only once; None if it is computed at each read."""
         if self.to.keeps and calls:
             return self.keep(name, found)
         if found.key not in self.to.once and not (another and self.to.often):
@@ -437,7 +443,10 @@ class _Pass(ast.NodeTransformer):
         return made
 
     def _shared(self, name: str, found: Origin, made: ast.expr) -> ast.expr:
-        """Return a value's expression, or from its second use in a method, a local variable that is assigned once."""
+        """Return a value's expression.
+
+        If a method uses the value more than once, return a local variable for it instead.
+        """
         first = self.to.inlined.setdefault(found.key, made)
         if first is made:
             return made
@@ -453,7 +462,7 @@ class _Pass(ast.NodeTransformer):
         return copy(first)
 
     def _changed(self, found: Origin) -> ast.expr | None:
-        """Return the name of a configuration object that the script changes after it is made; None if it does not.
+        """Return a name for a configuration object if the script changes it after making it; otherwise None.
 
         The statements that make and change the object are put before the method's other statements.
         """
@@ -480,7 +489,7 @@ class _Pass(ast.NodeTransformer):
         return None
 
     def _stays(self, name: str) -> bool:
-        """Return whether a name refers to the same object in the generated class as in the script."""
+        """Return whether a name means the same object in the generated class as in the script."""
         if not isinstance(self.scope.node, ast.Module):
             outer: Scope | None = self.scope
             while outer is not None and not isinstance(outer.node, ast.Module):
@@ -531,7 +540,7 @@ def _entry_name(node: ast.expr) -> str:
 
 
 def counted_as(name: str) -> str:
-    """Return the name of the attribute of `self` that replaces a loop's counter with this name."""
+    """Return the name of the attribute of `self` that replaces a loop counter called `name`."""
     return f"{name}_" if name in _OF_CLASS else name
 
 
@@ -540,7 +549,7 @@ def _definitions(scope: Scope) -> dict[str, ast.ClassDef]:
 
 
 def _as_of(node: ast.expr, made: ast.expr) -> ast.expr:
-    """Give an expression the number of the script's node that it replaces, which marks that node as copied."""
+    """Give an expression the number of the script's node that it replaces. This marks the node as copied."""
     made.place = place_of_node(node)  # type: ignore[attr-defined]
     return made
 

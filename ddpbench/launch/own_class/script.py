@@ -32,7 +32,7 @@ class Script:
     encoding: str = "utf-8"
 
     def encoded(self, source: str) -> bytes:
-        """Return a source text as bytes in the script's encoding. Characters that the encoding lacks become escapes."""
+        """Encode a source text in the script's encoding. Characters that the encoding does not have become escapes."""
         return source.encode(self.encoding, "backslashreplace")
 
     def methods(self) -> Iterator[tuple[ast.ClassDef, FunctionNode]]:
@@ -135,12 +135,12 @@ def _encoding(raw: bytes) -> str:
 
 
 def place_of_node(node: ast.AST) -> int:
-    """Return a node's number in the script, which copies of the node share; -1 for a generated node."""
+    """Return a node's number in the script; -1 for a generated node. Copies of a node have the same number."""
     return int(getattr(node, "place", -1))
 
 
 def in_step(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """Yield the descendants of statements, as `here` does, and those in the bodies of functions defined among them."""
+    """Yield what `here` yields, and also the descendants of functions that are defined among these statements."""
     yield from here(body)
     for each in body:
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -158,7 +158,7 @@ def here(node: ast.AST | list[ast.stmt]) -> Iterator[ast.AST]:
 
 
 def last_name(node: ast.AST) -> str:
-    """Return `c` of `a.b.c`, of `c` and of a call of either; empty for anything else."""
+    """Return `c` for `a.b.c`, for `c`, and for a call of either; empty for anything else."""
     if isinstance(node, ast.Call):
         return last_name(node.func)
     if isinstance(node, ast.Attribute):
@@ -167,7 +167,7 @@ def last_name(node: ast.AST) -> str:
 
 
 def first_name(node: ast.AST) -> str:
-    """Return `a` of `a.b(...)[...].c`; empty if the expression does not start with a name."""
+    """Return `a` for `a.b(...)[...].c`; empty if the expression does not start with a name."""
     while isinstance(node, ast.Attribute | ast.Call | ast.Subscript | ast.Starred):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else ""

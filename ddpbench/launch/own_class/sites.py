@@ -1,4 +1,4 @@
-"""Decide when a script runs its statements, for example after it has read a value for the last time."""
+"""Decide when a script runs its statements, for example whether it runs one after the last read of a value."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Sites:
     ) -> None:
         """`trunk` has the ids of the functions on the call path to the training loop.
 
-        `places` are the numbers of the script's nodes that the generated class has. `names` are the module's names that
-        the class reads directly. `ends` are the top-level statements that do not run when the module is imported.
+        `places` has the numbers of the script's nodes that the generated class contains, and `names` the module's names
+        that the class reads directly. `ends` has the top-level statements that do not run when the module is imported.
         """
         self.tracer, self.loop, self.trunk, self.places, self.ends = tracer, loop, trunk, places, ends
         self.script: Script = tracer.script
@@ -49,7 +49,7 @@ class Sites:
         }
 
     def _holds(self, block: ast.If, statement: ast.stmt) -> bool | None:
-        """Return whether a statement in a branch of an `if` runs, by the script's defaults; None if unknown."""
+        """Return whether a statement in a branch of an `if` runs with the script's defaults; None if unknown."""
         if block is self.script.guard:
             return True
         own = self.variables.function(block)
@@ -59,7 +59,7 @@ class Sites:
         return None if held is None else held is inside
 
     def _gives_taken(self, site: ast.AST, statement: ast.Assign) -> bool:
-        """Return whether the generated class contains the value that an assignment gives to the target `site`."""
+        """Return whether the generated class contains the value that an assignment gives to its target `site`."""
         value = statement.value
         for target in statement.targets:
             if isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
@@ -128,7 +128,7 @@ class Sites:
         ]
 
     def _leading_to(self, node: ast.AST, function: ast.AST) -> list[ast.AST]:
-        """Return the nodes in `function` that run `node`: the node itself, or calls that lead to it."""
+        """Return the nodes in `function` that cause `node` to run: the node itself, or calls that lead to it."""
         found, todo, seen = [], [node], set[int]()
         while todo:
             each = todo.pop()
@@ -141,7 +141,7 @@ class Sites:
         return found
 
     def _called_from(self, site: ast.AST, depth: int) -> list[ast.AST]:
-        """Return the nodes outside of helper functions that run `site`: the node itself, or calls that lead to it."""
+        """Return the nodes outside of helper functions that cause `site` to run: `site`, or calls that lead to it."""
         own = self.variables.function(site)
         if (
             isinstance(own, ast.Module | ast.Lambda)

@@ -49,7 +49,7 @@ def comment_of(sentence: str) -> list[str]:
 
 
 def at_path(node: ast.expr, path: Path) -> ast.expr:
-    """Return an expression that reads an element of a value by its indices, such as `made[0][1]`."""
+    """Return an expression that reads the element of a value at these indices, such as `made[0][1]`."""
     for index in path:
         node = ast.Subscript(node, ast.Constant(index), ast.Load())
     return node
@@ -102,7 +102,7 @@ def _unparsed(node: ast.AST) -> str:
 
 
 def in_order(made: Mapping[str, list[ast.stmt]]) -> list[ast.stmt]:
-    """Return the statements that assign these names, in an order in which each name follows those it depends on."""
+    """Return the statements that assign these names, ordered so that each name comes after the names it depends on."""
     found: dict[str, list[ast.stmt]] = {}
 
     def take(name: str, around: frozenset[str]) -> None:

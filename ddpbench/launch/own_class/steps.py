@@ -1,4 +1,7 @@
-"""Reduce a step's statements to those that belong in the generated class, without moves to a device and logging."""
+"""Reduce a step's statements to the ones for the generated class.
+
+For example, logging and moves to a device are removed.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ _LOGS = ("print", "log", "append", "item", "set_postfix", "set_description", "ad
 
 @dataclass(frozen=True)
 class Before:
-    """The statements of a step before the backward pass, and the expression of its loss."""
+    """The statements of a step before its backward pass, and the expression for its loss."""
 
     statements: list[ast.stmt]
     loss: ast.expr
@@ -41,9 +44,10 @@ class Before:
 def without_moves(
     body: list[ast.stmt], scope: Scope, tracer: Tracer, drawn: frozenset[int] = frozenset()
 ) -> list[ast.stmt]:
-    """Return copies of statements without moves to a device. Statements that only moved something are removed.
+    """Return copies of statements without moves to a device, such as `.to(device)`.
 
-    Statements that draw a batch (their numbers are in `drawn`) or update a model's moving average are removed, too.
+    Statements that only move something are removed. So are statements that draw a batch (their numbers are in `drawn`)
+    or update a model's moving average.
     """
     kept = {
         node.attr
@@ -86,9 +90,11 @@ def settled(body: list[ast.stmt], scope: Scope, tracer: Tracer) -> list[ast.stmt
 
 
 def with_methods(body: list[ast.stmt], scope: Scope, script: Script) -> list[ast.stmt]:
-    """Return the statements with calls of methods of `self` turned into calls of functions, which come first.
+    """Turn methods of `self` that the statements call into functions.
 
-    Only methods that return a value and do not train are replaced.
+    Return these functions, followed by the statements.
+
+    This is done only for methods that return a value and do not train.
     """
     if scope.own is None:
         return body
@@ -133,7 +139,7 @@ class _Methods(ast.NodeTransformer):
 
 
 def before_backward(body: list[ast.stmt]) -> Before | None:
-    """Return the statements before the first backward pass, and its loss; None without a backward pass.
+    """Return the statements before the first backward pass, and its loss; None if the backward pass is missing.
 
     Statements in a `with`, such as autocast, stay in it.
     """
@@ -151,7 +157,7 @@ def before_backward(body: list[ast.stmt]) -> Before | None:
 
 
 def _loss_of(call: ast.Call) -> ast.expr:
-    """Return the loss of `loss.backward()`, `scaler.scale(loss).backward()` or `accelerator.backward(loss)`."""
+    """Return `loss` for `loss.backward()`, `scaler.scale(loss).backward()` or `accelerator.backward(loss)`."""
     receiver = call.func.value if isinstance(call.func, ast.Attribute) else call.func
     if call.args and not isinstance(receiver, ast.Call):
         return call.args[0]
@@ -181,9 +187,9 @@ def needed_for(body: list[ast.stmt], needed: set[str], effects: Callable[[ast.st
 
 
 def carried(body: list[ast.stmt], needed: set[str], effects: Callable[[ast.stmt], bool]) -> set[str]:
-    """Return the names whose values one pass through a loop leaves to the next, such as a recurrent state.
+    """Return the names whose values are carried from one iteration of a loop to the next, such as a recurrent state.
 
-    A pass reads them before it writes them, and uses them for the names in `needed` or for an effect.
+    An iteration reads such a name before it writes it, and uses it for the names in `needed` or for an effect.
     """
     written = set().union(*(_writes(each)[0] for each in body))
     found: set[str] = set()
@@ -196,7 +202,10 @@ def carried(body: list[ast.stmt], needed: set[str], effects: Callable[[ast.stmt]
 
 
 def _exposed(body: list[ast.stmt], bound: set[str]) -> set[str]:
-    """Return the names whose earlier values these statements may read; add to `bound` the names they always set."""
+    """Return the names whose earlier values these statements may read.
+
+    Add the names that they always set to `bound`.
+    """
     found: set[str] = set()
     for each in body:
         if isinstance(each, ast.If | ast.For | ast.While | ast.With):
@@ -291,12 +300,12 @@ def is_effect(statement: ast.stmt) -> bool:
 
 
 def no_effect(_statement: ast.stmt) -> bool:
-    """Return False. As the `effects` of `needed_for`, it keeps only the statements that set needed names."""
+    """Return False. If passed to `needed_for` as `effects`, only statements that set needed names are kept."""
     return False
 
 
 def _writes(statement: ast.stmt) -> tuple[set[str], bool]:
-    """Return the names that a statement changes, and whether their new values depend on the earlier ones."""
+    """Return the names that a statement changes, and whether their new values depend on their earlier values."""
     writes: set[str] = set()
     grows = isinstance(statement, ast.AugAssign | ast.If | ast.For | ast.With | ast.While)
     for node in ast.walk(statement):
@@ -390,7 +399,7 @@ def _last(node: ast.expr) -> str:
 
 
 def _only_syncs(node: ast.expr) -> bool:
-    """Return whether a context only controls gradient averaging, profiling or checks, such as `no_sync()`."""
+    """Return whether a context manager only controls gradient averaging, profiling or checks, such as `no_sync()`."""
     if isinstance(node, ast.IfExp):
         either = (node.body, node.orelse)
         return any(map(_only_syncs, either)) and all(
@@ -416,7 +425,7 @@ def _same(target: ast.expr, value: ast.expr) -> bool:
 
 
 def _copies(value: ast.expr, text: str) -> bool:
-    """Return whether a comprehension only copies the object `text`, like `{k: v for k, v in batch.items()}`."""
+    """Return whether a comprehension only copies the object called `text`, like `{k: v for k, v in batch.items()}`."""
     if not isinstance(value, ast.DictComp | ast.GeneratorExp | ast.ListComp) or len(value.generators) != 1:
         return False
     each = value.generators[0]

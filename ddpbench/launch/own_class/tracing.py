@@ -1,4 +1,4 @@
-"""Trace values to the expressions they come from, through assignments, parameters, attributes and options."""
+"""Trace values back to the expressions that they come from, through assignments, parameters, attributes and options."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _ELSEWHERE = sys.maxsize
 
 @dataclass(frozen=True)
 class Origin:
-    """The expression that a value comes from, or an element of it at `path`, and the expression's scope."""
+    """The source of a value: the expression `node` (or the element of its value at `path`), and its scope."""
 
     node: ast.expr
     scope: Scope
@@ -66,9 +66,9 @@ class Origin:
 
 @dataclass(frozen=True)
 class TraceStep:
-    """A name through which a value was traced, where the name is read, and the assignment that was followed.
+    """A step of tracing a value: a name, where it is read, and the assignment to it that was followed.
 
-    `binding` is None if the name was traced through an entry or attribute.
+    `binding` is None if an entry or attribute was followed instead of an assignment.
     """
 
     key: str
@@ -135,7 +135,7 @@ class Tracer:
         return self._bindings[id(scope.node)]
 
     def trace(self, node: ast.expr, scope: Scope, depth: int = 0) -> Origin:
-        """Return the origin of a value, without moves such as `.to(device)` and wrappers such as DDP."""
+        """Return where a value comes from, looking through moves such as `.to(device)` and wrappers such as DDP."""
         found = Origin(node, scope)
         if depth > _DEEPEST:
             return found
@@ -165,7 +165,7 @@ class Tracer:
         self._taken[key, id(scope.node), line] = binding
 
     def steps(self, node: ast.expr, scope: Scope) -> tuple[TraceStep, ...]:
-        """Return the names through which a value is traced, from its read to its origin, with their assignments."""
+        """Return the steps by which a value is traced, from the place where it is read back to its origin."""
         self._way.clear()
         self.trace(node, scope)
         found: list[TraceStep] = []
@@ -184,7 +184,7 @@ class Tracer:
     ) -> Origin | None:
         """Return the origin of a name that is read at `line`; None if it is unknown.
 
-        `read` is a different line at which to look for the name's current assignment, if given.
+        If `read` is given, the assignment that is current at that line is followed instead.
         """
         if "." in key:
             return self._traced_attribute(key, scope, depth, line)
@@ -240,7 +240,8 @@ class Tracer:
     def _set_elsewhere(self) -> dict[str, list[tuple[ast.expr, Scope]]]:
         """The objects whose attributes are set through names other than `self`, by the attribute's name.
 
-        The name is empty if any attribute may be set. Assignments of a wrapped value to its own name do not count.
+        The name is empty if any attribute may be set. Assignments that only wrap a value, such as `x.m = DDP(x.m)`, do
+        not count.
         """
         found: dict[str, list[tuple[ast.expr, Scope]]] = {}
         for scope in self.scopes:
@@ -277,7 +278,7 @@ class Tracer:
         return again
 
     def _gives(self, method: Scope, key: str, depth: int) -> bool:
-        """Return whether a method sets an attribute outside of its loops to anything but its current value."""
+        """Return whether a method, outside of its loops, sets an attribute to anything other than its current value."""
         loops = [
             each for each in here(method.node.body) if isinstance(each, ast.For | ast.AsyncFor | ast.While)
         ]
@@ -301,9 +302,9 @@ class Tracer:
     ) -> Iterator[Binding]:
         """Yield the assignments to a name that may be in effect, the most likely ones first.
 
-        Assignments of the name's own earlier value, of None, and in branches that are not taken by default are left
-        out. Assignments by a loop around `line` come first, and those that are replaced before the line `read` last.
-        `given` is the binding of a parameter to its argument.
+        Left out are assignments of the name's own earlier value, assignments of None, and assignments in branches that
+        are not taken by default. Assignments by a loop around `line` come first. Assignments that are replaced before
+        the line `read` come last. `given` is the binding of a parameter to its argument.
         """
         found = [
             each
@@ -332,14 +333,14 @@ class Tracer:
         return later.tests == earlier.tests[: len(later.tests)] or self.is_taken(later.tests, scope, depth)
 
     def _called_at(self, scope: Scope, outer: Scope) -> int:
-        """Return the first line in `outer` that calls a function, or one after all lines if none does."""
+        """Return the first line in `outer` that calls the function `scope`, or a line after all others if none does."""
         calls = [call.lineno for call, caller in self.calls(scope) if caller.node is outer.node]
         return min(calls, default=_ELSEWHERE)
 
     def bindings_at(self, name: str, scope: Scope, line: int) -> list[Binding]:
-        """Return the possible bindings of a name at a line: those by loops around the line, or else all.
+        """Return the possible bindings of a name at a line: its bindings by loops around the line, or else all.
 
-        Bindings by other loops are left out if there are bindings of different kinds.
+        Bindings by other loops are left out if the name also has bindings of different kinds.
         """
         found = self.bindings(scope).get(name, [])
         around = [each for each in found if self._is_around(line, each)]
@@ -364,9 +365,9 @@ class Tracer:
         return taken
 
     def changed(self, node: ast.expr, scope: Scope) -> list[int]:
-        """Return the lines that change a value's object between its origin and its read.
+        """Return the lines that change a value's object after it is made and before it is read.
 
-        Changes in a loop that also contains the read are left out, because one batch leaves them to the next.
+        Changes in a loop that also contains the read are left out, because they carry over from one batch to the next.
         """
         self._way.clear()
         self.trace(node, scope)
@@ -384,7 +385,7 @@ class Tracer:
         return sorted(found)
 
     def changes_after(self, made: Origin) -> list[Mutation]:
-        """Return the changes of an object in the function that makes it, through any of its names."""
+        """Return the changes made to an object, through any of its names, in the function that makes it."""
         names = {
             name
             for name, bindings in self.bindings(made.scope).items()
@@ -416,7 +417,7 @@ class Tracer:
         return self._changes_in[id(scope.node)]
 
     def _takes(self, change: Mutation, scope: Scope) -> bool:
-        """Return whether a change is made with the script's default settings, and is not just a move or a wrapper."""
+        """Return whether the default settings make a change, and it is not just a move to a device or a wrapper."""
         moves = change.value is not None and bool(key_of(self.innermost(change.value, scope)))
         return not moves and not self.is_untaken(change.tests, scope, 0)
 
@@ -440,7 +441,7 @@ class Tracer:
         return Origin(found.node, found.scope, found.path + binding.path, found.item)
 
     def _prepared(self, binding: Binding) -> ast.expr | None:
-        """Return the argument for one element of a library's result, as in `a, b = accelerator.prepare(a, b)`."""
+        """Return the argument that belongs to an element of a result, as in `a, b = accelerator.prepare(a, b)`."""
         call = binding.value
         library = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
         if library and isinstance(call, ast.Call) and last_name(call) in PREPARE and len(binding.path) == 1:
@@ -470,10 +471,10 @@ class Tracer:
         return first_name(node) in ("torch", "np", "numpy") and not isinstance(node, ast.Call)
 
     def _argument(self, name: str, scope: Scope) -> tuple[ast.expr, Scope] | None:
-        """Return the argument for a parameter and the scope of the argument.
+        """Return the argument that a parameter gets, and the argument's scope.
 
-        It comes from the known call of the function, or else from the script's first call. Without an argument, the
-        result is the parameter's default. None if the argument is unknown.
+        The argument comes from the known call of the function, or else from the script's first call of it. If the call
+        has no such argument, the result is the parameter's default. It is None if the argument is unknown.
         """
         names = parameters_of(scope.node) if not isinstance(scope.node, ast.Module) else []
         if isinstance(scope.node, ast.Module) or name not in names:
@@ -500,7 +501,7 @@ class Tracer:
         return (default, self.top) if default is not None else None
 
     def _is_called_otherwise(self, scope: Scope) -> bool:
-        """Return whether a function may have unknown callers, such as a decorator or code that it is passed to."""
+        """Return whether a function may have unknown callers, such as a decorator or code that it was passed to."""
         node, made = scope.node, scope.own if _name(scope) == "__init__" else None
         if isinstance(node, ast.Module) or unknown_decorator(made or node, self.script) is not None:
             return True
@@ -513,7 +514,7 @@ class Tracer:
 
     @cached_property
     def _passed_on(self) -> set[tuple[type[ast.expr], str]]:
-        """The functions that the script passes to other code, as in `launch(main)`, by kind of node and name."""
+        """The functions that the script passes to other code, as in `launch(main)`, each as (kind of node, name)."""
         found: set[tuple[type[ast.expr], str]] = set()
         for scope in self.scopes:
             own = set() if isinstance(scope.node, ast.Module) else set(parameters_of(scope.node))
@@ -547,7 +548,7 @@ class Tracer:
         return found
 
     def entered(self, found: Origin) -> Origin | None:
-        """Return the origin of what a call of a script's function returns; None if unknown or no such call."""
+        """Return the origin of the result of a call of a script's function; None if unknown or not such a call."""
         if not isinstance(found.node, ast.Call) or not isinstance(found.node.func, ast.Name):
             return None
         function = self.script.functions.get(found.node.func.id)
@@ -563,7 +564,7 @@ class Tracer:
         return Origin(inner.node, inner.scope, inner.path + path)
 
     def _returned(self, function: FunctionNode, scope: Scope) -> ast.expr | None:
-        """Return the expression that a call of a function returns; None if the arguments do not decide which."""
+        """Return the expression that a call of a function returns; None if the arguments do not decide which one."""
         found: dict[str, ast.expr] = {}
         for statement, tests, _ in simple_statements(function.body):
             if (
@@ -578,7 +579,7 @@ class Tracer:
         return next(iter(found.values())) if len(found) == 1 else None
 
     def attribute(self, node: ast.Attribute, scope: Scope, depth: int = 0) -> Origin | None:
-        """Return the origin of an attribute that is a command-line option or in a configuration; else None."""
+        """Return the origin of an attribute that is a command-line option or belongs to a configuration; else None."""
         if depth > _DEEPEST:
             return None
         read = getattr(node, "lineno", 0)  # 0 for a generated node
@@ -757,7 +758,7 @@ class Tracer:
         return bool(value) if known else None
 
     def _of_every(self, test: ast.expr, scope: Scope, depth: int) -> bool | None:
-        """Return the outcome of a condition such as `(step + 1) % every == 0` if `every` is 1; None for others."""
+        """Return the outcome of a condition such as `(step + 1) % every == 0` if `every` is 1; otherwise None."""
         if not isinstance(test, ast.Compare) or len(test.ops) != 1 or depth > _DEEPEST:
             return None
         left = test.left
@@ -769,7 +770,7 @@ class Tracer:
         return {ast.Eq: True, ast.NotEq: False}.get(type(test.ops[0]))
 
     def _only_distributed(self, test: ast.expr, scope: Scope, depth: int) -> bool:
-        """Return whether a condition is true only with several ranks, and so is left to a strategy."""
+        """Return whether a condition is true only with several ranks. Such code is left to a strategy."""
         found = self.trace(test, scope, depth + 1)
         node = found.node
         if found.path or found.item:
@@ -825,7 +826,7 @@ def _name(scope: Scope) -> str:
 
 
 def _sets_attribute(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the name of an attribute that a node sets, and the object. The name is empty if it may be any attribute."""
+    """Yield the name of an attribute that a node sets, and its object. The name is empty if it can be any attribute."""
     match node:
         case ast.Attribute(ctx=ast.Store()):
             yield node.attr, node.value
@@ -858,7 +859,10 @@ def _ordered(operator: ast.cmpop, left: object, right: object) -> bool | None:
 
 
 def _of_environment(node: ast.expr) -> tuple[object] | None:
-    """Return the value of `int(os.environ.get("RANK", -1))` without a launcher, as a tuple; None for other nodes."""
+    """Return the value that an expression such as `int(os.environ.get("RANK", -1))` has without a launcher.
+
+    The value comes in a tuple of one element; the result is None for other nodes.
+    """
     if isinstance(node, ast.Call) and last_name(node) in ("int", "str", "bool") and len(node.args) == 1:
         inner = _of_environment(node.args[0])
         made: Any = {"int": int, "str": str, "bool": bool}[last_name(node)]
@@ -930,7 +934,7 @@ def _default_of_option(call: ast.Call, scope: Scope) -> Origin | None:
 
 
 def _names_option(call: ast.Call, name: str) -> bool:
-    """Return whether a call of `parse_args` is passed a list that may contain the option `name`."""
+    """Return whether a call of `parse_args` gets a list that may contain the option `name`."""
     given = next(iter([*call.args, *(each.value for each in call.keywords if each.arg == "args")]), None)
     if not isinstance(given, ast.List | ast.Tuple):
         return isinstance(given, ast.Call) and last_name(given) == "split"

@@ -35,7 +35,7 @@ _BATCHLESS, _MOST = 8, 64
 
 
 def trial_of(path: Path, source: bytes, *, timeout_s: float = INSPECTION_TIMEOUT_S) -> tuple[bool, str]:
-    """Return whether a step of the generated class in a script's source works, and a sentence on the result.
+    """Try a step of the generated class in a script's source; return whether it works, and a sentence about the result.
 
     The script is imported in another process as if it were at `path`, so that it can import modules next to it.
 

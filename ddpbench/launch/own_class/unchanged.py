@@ -32,7 +32,7 @@ class Unchanged(Sites):
     """Finds the statements that may make a value in the script differ from its copy in the generated class."""
 
     def of(self, claim: ReplacedValue) -> list[ast.stmt]:
-        """Return the statements that may make the script's value differ from the one that replaces it."""
+        """Return the statements that may make the script's value differ from the value that replaces it."""
         found: list[ast.stmt] = []
         read = self.variables.original(claim.node)
         for number, step in enumerate(claim.steps):
@@ -44,7 +44,7 @@ class Unchanged(Sites):
         return found
 
     def _last_read(self, claim: ReplacedValue) -> ast.AST:
-        """Return the script's last node that uses a value, either itself or through the object that contains it."""
+        """Return the script's last node that uses a value, directly or through the object that contains it."""
         read = self.variables.original(claim.node)
         parent = self.variables.above.get(id(read))
         copied = isinstance(parent, ast.Call) and last_name(parent) in _COPIES
@@ -58,7 +58,7 @@ class Unchanged(Sites):
         return self.variables.original(claim.root)
 
     def _drawn_before(self, claim: ReplacedValue, read: ast.AST) -> list[ast.stmt]:
-        """Return other calls of a function that keeps state between calls, as in `tick = make(); tick()`."""
+        """Return other calls of a function that keeps state between calls, like `tick` in `tick = make(); tick()`."""
         made = claim.made
         if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Name):
             return []
@@ -110,8 +110,8 @@ class Unchanged(Sites):
     ) -> list[ast.stmt]:
         """Return the statements, apart from the traced assignment, that may have set a name before it is read.
 
-        With `is_part`, statements that set the name to None are left out. So are those that make the object again from
-        its current value, if they are in the function that made it.
+        With `is_part`, statements that set the name to None are left out. Statements that make the object again from
+        its current value are left out if they are in the function that made it.
         """
         key, node = step.key.partition("[")[0], step.scope.node
         base, _, attribute = key.partition(".")
@@ -177,7 +177,7 @@ class Unchanged(Sites):
         return FlowVisitor(key, holds, is_same, read)
 
     def _is_inner(self, step: TraceStep, read: ast.AST | None) -> bool:
-        """Return whether a name is read in a function nested in the one that assigns it."""
+        """Return whether a name is read in a function that is nested in the function that assigns it."""
         for each in self.variables.around(read) if read is not None else ():
             if each is step.scope.node:
                 return False
@@ -206,7 +206,7 @@ class Unchanged(Sites):
         )
 
     def _changed(self, step: TraceStep, read: ast.AST) -> Iterator[ast.stmt]:
-        """Yield the statements that change a name's object before it is read and that the generated class lacks."""
+        """Yield the statements that change a name's object before it is read and are missing in the generated class."""
         key, _, entry = step.key.partition("[")
         base, _, attribute = key.partition(".")
         if base in ("self", "cls"):
@@ -261,7 +261,7 @@ class Unchanged(Sites):
 
 
 def _entry_of(node: ast.AST, base: str) -> str:
-    """Return the key with which an expression reads an entry of a name, `lr` for `given["lr"]`; else an empty text."""
+    """Return the key of the entry of `base` that an expression reads: `lr` for `given["lr"]`; else an empty text."""
     while isinstance(node, ast.Subscript) and not isinstance(node.value, ast.Name):
         node = node.value
     named = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == base

@@ -1,4 +1,4 @@
-"""Find where a training loop does not make exactly one backward pass, update and schedule step for each batch."""
+"""Find deviations of a training loop from one backward pass, one update and one schedule step for each batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ENGINES = ("deepspeed", "colossalai")
 
 
 def own_gradients(calls: Iterable[ast.Call], body: list[ast.stmt]) -> bool:
-    """Return whether a `backward()` call is passed an initial gradient, or the parameters that get gradients."""
+    """Return whether a call of `backward()` gets an initial gradient, or the list of parameters to differentiate."""
     made = {e.id for e in in_step(body) if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
     return any(
         any(word.arg not in _OF_BACKWARD for word in call.keywords)
@@ -132,8 +132,8 @@ def evaluated_within(
 ) -> list[tuple[ast.Expr, set[int]]]:
     """Return a step's statements that put its model, or a part of it, into evaluation mode.
 
-    A statement is only returned if, while the mode lasts, something is computed that the generated class has, too. Each
-    comes with a set of two lines: its own, and that of the `train()` call that ends the evaluation.
+    A statement is only returned if something is computed in this mode that the generated class computes too. Each comes
+    with a set of two line numbers: its own, and the line of the `train()` call that ends the mode.
     """
 
     def place(node: ast.Expr | ast.Call) -> tuple[int, int]:

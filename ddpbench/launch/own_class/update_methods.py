@@ -41,7 +41,7 @@ class UpdateMethods(Reading):
         return [self._over_parameters(renderer, statements)]
 
     def _several(self, renderer: Renderer) -> list[ast.stmt]:
-        """Return statements that make the optimizers and schedulers one by one and return all of them."""
+        """Build the statements that create the optimizers and schedulers one by one, then return them all."""
         statements: list[ast.stmt] = []
         last = list(self.updates.all)[-1]
         names: dict[str, ast.expr] = {}
@@ -68,7 +68,7 @@ class UpdateMethods(Reading):
         )
 
     def _over_parameters(self, renderer: Renderer, statements: list[ast.stmt]) -> MethodLines:
-        """Return the method `optimizer`, which gets only the model's `parameters` unless it needs more."""
+        """Write the method `optimizer`. Its argument is only the model's `parameters`, unless it needs the model."""
         module = ast.Module(deepcopy(statements), [])
         uses = sum(isinstance(each, ast.Name) and each.id == "model" for each in ast.walk(module))
         replaced = _Parameters()

@@ -1,4 +1,4 @@
-"""Find a loop's optimizers, schedulers and gradient clipping, and whether a `loss` method is enough for its updates."""
+"""Find a loop's optimizers, schedulers and gradient clipping, and whether a `loss` method suffices for its updates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SCHEDULES = ("sched", "warmup", "lr_", "_lr", "plateau", "cosine")
 
 @dataclass
 class Updates:
-    """The optimizers, schedulers and clipping calls in a step, the first two by their names in the script."""
+    """A step's optimizers and schedulers, by their names in the script, and its calls that clip gradients."""
 
     optimizers: dict[str, Origin] = field(default_factory=dict)
     schedulers: dict[str, Origin] = field(default_factory=dict)
@@ -91,7 +91,7 @@ def _add_step(found: Updates, call: ast.Call, receiver: ast.expr, tracer: Tracer
 
 
 def epoch_schedules(tracer: Tracer, loops: Iterable[TrainingLoop]) -> list[ast.Call]:
-    """Return the calls of a scheduler's `step` outside the loops over batches, for example once per epoch."""
+    """Return the calls of a scheduler's `step` that are outside the loops over batches, for example once per epoch."""
     inside = {id(each) for loop in loops for each in [*here(loop.node), *here(loop.body)]}
     return [
         call
@@ -162,7 +162,7 @@ def pieces_of(body: list[ast.stmt]) -> AccumulatedStep | None:
 
 
 class _Share(ast.NodeTransformer):
-    """Removes divisions of the loss by the number of backward passes, which the strategy makes instead."""
+    """Removes divisions of the loss by the number of backward passes, because the strategy makes this division."""
 
     def __init__(self, count: str) -> None:
         self.count = count

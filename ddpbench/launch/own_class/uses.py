@@ -107,9 +107,9 @@ _SHOWS = (
 
 @dataclass(frozen=True)
 class _Held:
-    """The object that is followed, or only its entry or attribute `part`.
+    """The object whose changes are sought, or only its entry or attribute `part`.
 
-    With `inner`, the object is inside the value of the expression that is examined.
+    If `inner` is set, the object is inside the value of the examined expression.
     """
 
     part: str | None = None
@@ -250,7 +250,7 @@ class Calls(ABC):
     ) -> list[tuple[ScopeVariable, bool]] | None:
         """Return the parameters of the script's functions that receive an argument; None if a library is called.
 
-        Each is paired with True if it receives the argument among others, as `*rest` does.
+        Each is paired with True if it receives other arguments as well, as `*rest` does.
         """
         found: list[tuple[ScopeVariable, bool]] = []
         functions = self.values.functions(call.func)

@@ -38,7 +38,7 @@ class Variables:
                 self.above.setdefault(id(inner), outer)
 
     def original(self, node: ast.AST) -> ast.AST:
-        """Return the script's node of which `node` is a copy, or `node` itself if it is not a copy."""
+        """Return the script's node that `node` is a copy of, or `node` itself if it is not a copy."""
         return self._by_place.get(place_of_node(node), node)
 
     def around(self, node: ast.AST) -> Iterator[ast.AST]:
@@ -90,7 +90,7 @@ class Variables:
         return self.script.tree
 
     def _is_outside(self, scope: ast.AST, inside: ast.AST, node: ast.AST) -> bool:
-        """Return whether a node in a scope is evaluated outside of it, as decorators and defaults are."""
+        """Return whether a node inside a scope is evaluated outside of the scope, as decorators and defaults are."""
         if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
             return (
                 (inside in scope.decorator_list) or (inside is scope.returns) or self._is_default(scope, node)

@@ -1,4 +1,4 @@
-"""Write the generated class from the facts of a script, with a line to fill in for each missing fact."""
+"""Write the generated class from the facts about a script, with a line to fill in for each missing fact."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _SHARES = ("Subset", "random_split")
 
 
 def _drawn_count(tracer: Tracer, draw: ast.Call) -> Origin | None:
-    """Return the number of samples in a drawn batch, from the shape of its random numbers; None if unknown."""
+    """Return the number of samples in a randomly drawn batch, from the shape of its random numbers; None if unknown."""
     function = tracer.script.functions.get(last_name(draw))
     if function is None:
         return None
@@ -70,7 +70,7 @@ def _drawn_count(tracer: Tracer, draw: ast.Call) -> Origin | None:
 
 @dataclass(frozen=True)
 class Written:
-    """The generated class's source, what is left to do, and the parts of the script that it lacks."""
+    """The generated class's source, what is left to do, and the parts of the script that are missing in it."""
 
     text: str
     left: list[str]
@@ -222,7 +222,7 @@ class _Writer(LoopMethods, UpdateMethods):
     def _with_effects(
         self, methods: list[MethodLines], made: list[MethodLines], batch: list[str], loader: Loader
     ) -> list[MethodLines]:
-        """Return the methods, with a line to fill in for each statement of the script whose effect they lack."""
+        """Return the methods, with a line to fill in for each statement of the script whose effect is missing."""
         if self.loop is None:
             return methods
         source = "\n".join(
@@ -315,8 +315,8 @@ class _Writer(LoopMethods, UpdateMethods):
     def _set_by_methods(self) -> Iterator[tuple[str, ast.stmt]]:
         """Yield the statements in methods that replace a model or optimizer in `self`.
 
-        Each comes after the word `model` or `optimizer`. Methods other than `__init__` only count if the script calls
-        them by name.
+        Each is preceded in its pair by `model` or `optimizer`. Methods other than `__init__` only count if the script
+        calls them by name.
         """
         for part, node, scope in self._read_parts():
             key, origin = key_of(node), self.tracer.trace(node, scope)
@@ -334,7 +334,10 @@ class _Writer(LoopMethods, UpdateMethods):
                         yield part, self.variables.statement(each.value)
 
     def _copied_late(self) -> Iterator[tuple[str, ast.stmt]]:
-        """Yield the statements that copy a model after its optimizer is made, which then updates the original."""
+        """Yield the statements that copy a model after its optimizer is made.
+
+        The optimizer then updates the original.
+        """
         keys = {each.key for each in self.models.values()}
         for scope in self.tracer.scopes:
             made = [o.node.lineno for o in self.updates.all.values() if o.scope.node is scope.node]
@@ -352,7 +355,7 @@ class _Writer(LoopMethods, UpdateMethods):
     def _read_parts(self) -> Iterator[tuple[str, ast.expr, Scope]]:
         """Yield the expressions by which a step reads its model, optimizer and data.
 
-        Each comes after the word `model`, `optimizer` or `dataset`, and before its scope.
+        Each comes as (`model`, `optimizer` or `dataset`; the expression; its scope).
         """
         assert self.loop is not None
         owners = {each.key: "model" for each in self.models.values()}
@@ -378,7 +381,7 @@ class _Writer(LoopMethods, UpdateMethods):
                 yield "dataset", value, self.batch.loader.scope
 
     def _reads(self, tree: ast.AST, name: str) -> bool:
-        """Return whether a method reads a module-level name, itself or through functions that it calls."""
+        """Return whether a method reads a module-level name, directly or through functions that it calls."""
         names = free_names(tree)
         return name in names | names_read(self.script, names)
 
@@ -468,7 +471,7 @@ class _Writer(LoopMethods, UpdateMethods):
             self.left.append("The batch size was not found: add `batch = N` to the class.")
 
     def _note_function(self, scope: Scope) -> None:
-        """Record that a decorator or a derived class may change what a function that trains does."""
+        """If a decorator or a derived class may change what a training function does, record this."""
         function = scope.node
         if isinstance(function, ast.Module):
             return
@@ -485,7 +488,7 @@ class _Writer(LoopMethods, UpdateMethods):
             )
 
     def _note_part_of_batches(self) -> None:
-        """Record that the script iterates over a part of its loader, for example with `itertools.islice`."""
+        """If the script iterates over only a part of its loader, for example with `itertools.islice`, record this."""
         node = self.loop.node if self.loop is not None else None
         for each in ast.walk(node.iter) if isinstance(node, ast.For) else ():
             if isinstance(each, ast.Call) and last_name(each) == "islice":
@@ -569,13 +572,13 @@ class _Writer(LoopMethods, UpdateMethods):
         return "before_update" if between and effect.part == "model" else "step"
 
     def _measure(self, dataset: MethodLines, batch: list[str]) -> None:
-        """Set the expression with which a method computes the number of batches in an epoch."""
+        """Set the expression by which a method computes the number of batches in an epoch."""
         if batch and not dataset.is_open and not dataset.problems:
             made = f"len({dataset.same_as}())" if dataset.same_as else "len(self.dataset())"
             self.length = f'max(1, {made} // (self.batch * int(os.environ["WORLD_SIZE"])))'
 
     def _not_in_class(self) -> list[str]:
-        """Return a sentence on each training loop, call and schedule of the script that the generated class lacks."""
+        """Return a sentence for each training loop, call and schedule that the generated class does not have."""
         sentences = []
         if len(self.loops) > 1:
             lines = [str(each.node.lineno) for each in self.loops]
@@ -600,7 +603,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return sentences
 
     def _undivided(self, loader: Loader) -> list[str]:
-        """Return a list with a sentence if an iterable dataset of the script gives all ranks the same samples."""
+        """Return a list with a warning if an iterable dataset of the script gives all ranks the same samples."""
         name = last_name(loader.dataset.node) if loader.dataset is not None else ""
         if not self.script.derives(name, ("IterableDataset",)):
             return []
@@ -717,7 +720,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return self._with_changes(part, self._made_by(part, origin), [origin])
 
     def _with_changes(self, part: str, made: MethodLines, origins: list[Origin]) -> MethodLines:
-        """Return the method, with a line to fill in for each statement that changes the objects that it makes."""
+        """Return the method, with a line to fill in for each statement of the script that changes what it makes."""
         found = [
             (origin, each)
             for origin in origins
@@ -777,7 +780,7 @@ class _Writer(LoopMethods, UpdateMethods):
         )
 
     def _is_after_training(self, change: Mutation, scope: Scope) -> bool:
-        """Return whether a change comes after a function's first training, and not in a loop that trains again."""
+        """Return whether a change comes after a function first trains, and is not in a loop that trains again."""
         line = change.statement.lineno
         for each in self._trained_from(scope)[:1]:
             again = any(first <= each.lineno <= last for first, last in change.loops)
@@ -785,7 +788,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return False
 
     def _is_in_an_epoch(self, change: Mutation, origins: list[Origin]) -> bool:
-        """Return whether a change is made under a condition, in the loop over epochs."""
+        """Return whether a change is conditional and inside the loop over epochs."""
         begins = [each.lineno for origin in origins for each in self._trained_from(origin.scope)[:1]]
         around = any(first <= line <= last for first, last in change.loops for line in begins)
         within = self.loop is not None and change.statement in here(self.loop.node.body)
@@ -814,7 +817,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return line < min(lines) if lines else line < max(ends, default=0)
 
     def _done_again(self, part: str, origins: list[Origin], changes: list[Mutation]) -> MethodLines:
-        """Return a method that makes these objects and repeats the script's changes of them."""
+        """Return a method that makes these objects and repeats the script's changes to them."""
         names = list(self.models) if len(origins) > 1 else ["made"]
         roles = {origin.key: name_of(name) for name, origin in zip(names, origins, strict=True)}
         renderer = self._renderer_of(self._with_others(roles))
@@ -834,7 +837,7 @@ class _Writer(LoopMethods, UpdateMethods):
         )
 
     def _once_more(self, change: Mutation, name: str, origin: Origin, renderer: Renderer) -> ast.stmt:
-        """Return the statement that repeats a change of an object that has the name `name` in the method."""
+        """Return the statement that repeats a change to an object, which is called `name` in the method."""
         statement = change.statement
         if isinstance(statement, ast.Expr):
             return ast.Expr(renderer.render(statement.value, origin.scope))
@@ -847,7 +850,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return ast.Assign([ast.Name(name, ast.Store())], made)
 
     def _names(self, target: ast.expr, change: Mutation) -> bool:
-        """Return whether an assignment's value is made from its target, as in `data, rest = random_split(data)`."""
+        """Return whether an assignment computes its value from `target`, as in `data, rest = random_split(data)`."""
         key = key_of(target)
         return bool(key) and any(key_of(each) == key for each in ast.walk(change.value or target))
 

@@ -69,7 +69,7 @@ class JobState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Partition:
-    """A partition with its number of nodes and its longest time limit in seconds (None if there is no limit)."""
+    """A partition with its number of nodes and its longest time limit in seconds (None if it is unlimited)."""
 
     name: str
     nodes: int

@@ -17,7 +17,7 @@ from ddpbench.text_safety import command
 
 @contextmanager
 def own_directory(prepared: Prepared, claim: AbstractContextManager[object]) -> Iterator[Made]:
-    """Check the run directory, enter `claim`, lock the directory, and yield a record of what is created in it.
+    """Check a directory to resume, enter `claim`, lock the directory, and yield a record of what is created in it.
 
     Raises:
         RequestError: the output cannot be used, or belongs to a different machine or experiment.

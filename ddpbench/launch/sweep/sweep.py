@@ -95,7 +95,7 @@ class Sweep:
         return self.result
 
     def _take_back(self, made: Made, error: BaseException) -> None:
-        """After an error, remove the files of a new run without measurements, which the next try would else resume."""
+        """After an error, remove a new run's files if it has no measurements, so that no later try resumes it."""
         if isinstance(error, KeyboardInterrupt):
             self.result.stop_reason = "interrupted"
         elif self._prepared.resumes:

@@ -29,7 +29,7 @@ _ASK_S = 30.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeSeat:
-    """This node's number from 0, the number of nodes (`count`), and the first node's name or address."""
+    """A node's place among the nodes: its number from 0, the number of nodes (`count`), the first node's address."""
 
     number: int
     count: int

@@ -380,7 +380,7 @@ def _await(other: Node, me: Node, early: _Early) -> list[NodePair]:
 
 
 def _once(pairs: Sequence[NodePair]) -> list[NodePair]:
-    """Return each pair once, with its measurements if a node reported them, else with the connecting node's problem."""
+    """Return each pair once: with measurements if a node reported them, else with the connecting node's problem."""
     found: dict[tuple[int, int], NodePair] = {}
     for pair in pairs:
         known = found.get((pair.a, pair.b))
