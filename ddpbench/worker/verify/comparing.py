@@ -20,6 +20,7 @@ from ddpbench.worker.training.types import NumberTypes
 from ddpbench.worker.verify.examination import Examination
 from ddpbench.worker.verify.faults import Faults
 from ddpbench.worker.verify.one_process import ComparingRank, Drawn, OneProcess, seed_update
+from ddpbench.worker.verify.rounding import real
 from ddpbench.worker.verify.tolerances import NARROW_CHANGE_TOLERANCE, TOLERANCES, Tolerances
 from ddpbench.worker.verify.update_faults import UpdateFaults
 from ddpbench.worker.verify.values import Tensors, are_finite, dense, norm, trained_names
@@ -42,6 +43,11 @@ _TRAINS_OTHERS = (
     "it trains other parameters on each rank, so that their gradients cannot be averaged: have model() set "
     "requires_grad alike on all ranks"
 )
+LARGEST_DECIDED = 0.7
+"""Largest share, by norm, of updates' changes that rounding may decide if the rest is to prove anything: about half by
+square.
+"""
+_DECIDED = "rounding decides most of what updates change in this type: float64 proves it"
 MOST_HALVINGS = 40
 """Largest number of times that an fp16 loss's scale is halved until gradients are finite."""
 GATHERS = (
@@ -92,7 +98,7 @@ class Comparer:
         """
         self.first_loss: Any = None
         """Loss that the replica's first step returned, unchecked."""
-        self._has_stepped = False
+        self._has_stepped = self._has_rounding = False
         self._lost: Callable[[], str] = str
 
     def allow_for(self, replica: Replica) -> None:
@@ -106,11 +112,33 @@ class Comparer:
 
         The note of a failed proof names the parameter with the largest error.
         """
-        error, name = self.tolerances.worst(own, expected)
+        error, name = self.worst(own, expected)
         proof = self.proof(compared, error)
         if proof.passed or error <= proof.tolerance:
             return proof
         return replace(proof, note=f"on rank {self.prover.rank} the most in {name}")
+
+    def gap(self, own: Tensors, expected: Tensors) -> float:
+        """Return the largest relative error of any gradient of `own` on any rank.
+
+        All ranks must call this method together.
+        """
+        return self.prover.agreed(self.worst(own, expected)[0])
+
+    def worst(self, own: Tensors, expected: Tensors) -> tuple[float, str]:
+        """Return the largest relative error of any gradient of `own` on this rank, and that parameter's name.
+
+        If rounding may explain errors above the tolerance, it is measured once, and its errors are allowed from then
+        on. All ranks must call this method together.
+        """
+        found = self.tolerances.worst(own, expected)
+        most = self.prover.agreed(found[0])
+        if self.tolerances.gradient < most <= self.tolerances.most_rounding and not self._has_rounding:
+            self._has_rounding = True
+            if not self.faults.of_gradients():
+                self.tolerances.allow_rounding(self.one.rounding_of_average())
+                return self.tolerances.worst(own, expected)
+        return found
 
     def change(
         self,
@@ -120,11 +148,14 @@ class Comparer:
         expected: Tensors,
         *,
         unchanged: str = UNCHANGED,
+        train: Callable[[torch.nn.Module], Tensors] | None = None,
     ) -> Proof:
         """Compare how updates changed this rank's parameters with how they changed one process's.
 
         Updates changed this rank's parameters from `before` to `own`, and one process's from `before` to `expected`.
-        Return the result as a proof; `unchanged` is its note if no parameter changed.
+        Return the result as a proof; `unchanged` is its note if no parameter changed. `train` repeats one process's
+        training of a model in its initial state, and returns its parameters. It serves to measure rounding: if the
+        error exceeds the tolerance, errors of numbers that rounding explains are left out.
         """
         allowed = self.tolerances.change
         rounds = allowed is None or self.tolerances.rounds
@@ -150,11 +181,25 @@ class Comparer:
         if not self.prover.agreed(float(changed)):
             return not_compared(compared, self.name, unchanged)
         proof = self.proof(compared, error if math.isfinite(error) else math.inf, allowed)
+        if train and allowed < proof.error <= NARROW_CHANGE_TOLERANCE and not self._fault_of_change(proof):
+            rounding = self.one.rounding_of_changes(train)
+            error, decided = _without_rounding(before, own, expected, rounding)
+            if self.prover.agreed(float(decided > LARGEST_DECIDED)) == 0:
+                proof = self.proof(compared, error, allowed)
+            elif self.prover.proves_double and not self.numbers.is_double:
+                return not_compared(compared, self.name, _DECIDED)
         if self.model.writes and proof.passed:
             return replace(
                 proof, note=f"{writes_sentence(self.model.writes)}; these are left out of this comparison"
             )
         return proof
+
+    def _fault_of_change(self, proof: Proof) -> str:
+        """Return why this comparison of changes has no meaning; `""` if it has one.
+
+        All ranks must call this method together.
+        """
+        return self.faults.of_gradients() or self.updates.found() or self.updates.of_rounding(proof.error)
 
     def _cannot_compare(self, before: Tensors, own: Tensors, expected: Tensors) -> str:
         """Return why changes of parameters cannot be compared on some rank; `""` if they can.
@@ -248,7 +293,7 @@ class Comparer:
         changes = proof.was_made and proof.compared.startswith(("update", "parameters"))
         if not changes or proof.error <= ROUNDING or not is_import_path(self.training.case.workload):
             return proof
-        fault = self.faults.of_gradients() or self.updates.found() or self.updates.of_rounding(proof.error)
+        fault = self._fault_of_change(proof)
         if not fault or fault == self.updates.by_rank():
             return proof
         return not_compared(proof.compared, self.name, fault)
@@ -294,6 +339,23 @@ class Comparer:
         return Proof(
             compared=compared, dtype=self.name, error=worst, tolerance=allowed, passed=worst <= allowed
         )
+
+
+def _without_rounding(
+    before: Tensors, own: Tensors, expected: Tensors, rounding: Tensors
+) -> tuple[float, float]:
+    """Return the relative error of changes without the numbers whose error is within `rounding`.
+
+    Also return the share, by norm, of the expected changes that rounding decides: those for which it explains an error
+    of half the change.
+    """
+    gaps, decided, whole = 0.0, 0.0, 0.0
+    for name, value in own.items():
+        gap, change = real(value - expected[name]).abs(), real(expected[name] - before[name])
+        gaps += float((gap[gap > rounding[name]] ** 2).sum())
+        decided += float((change[change.abs() < 2 * rounding[name]] ** 2).sum())
+        whole += float((change**2).sum())
+    return math.sqrt(gaps / whole), math.sqrt(decided / whole)
 
 
 def check_trained(prover: ComparingRank, model: torch.nn.Module) -> None:

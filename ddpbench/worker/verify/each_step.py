@@ -118,7 +118,7 @@ class EachStep:
         self._first = self._first or size
         if self._steps > 1:
             self._compared = True
-            error, name = comparer.tolerances.worst(result, exact)
+            error, name = comparer.worst(result, exact)
             if error > self._later:
                 self._later, self._most, most = error, name, name
         if self._sent.roundoff:

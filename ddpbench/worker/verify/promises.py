@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -207,8 +208,8 @@ def _gradients(
             comparer.update_replica(replica)
             own_reference.update(used)
             made += 1
-        after = replica.own_parameters()
-        yield comparer.change("update, same gradients", before, after, trained(own_reference.model))
+        expected, after = trained(own_reference.model), replica.own_parameters()
+        yield comparer.change("update, same gradients", before, after, expected)
     drawn = [each.own if replica.draws else batch for each in later] or [batch] * (FINAL_STEPS - 1)
     left_out = [idle] * made
     batches = [each.shards for each in later] or [()] * len(drawn)
@@ -217,17 +218,47 @@ def _gradients(
     yield from each_step.proofs() if each_step else ()
     if follows:
         batches = [*[comparer.shards] * made, *(each.shards for each in later)]
-        for shards, without in zip(batches, left_out, strict=True):
-            parts = [concatenate(shards)] if compared.at_once else shards
-            comparer.one.update(trainee, comparer.one.average_reached(trainee, parts, without), optimizer)
-        after = replica.own_parameters()
-        proof = comparer.change("parameters, same samples", before, after, trained(trainee))
+        steps = _Steps(comparer, batches, left_out, at_once=compared.at_once)
+        expected, after = steps.train(trainee, optimizer), replica.own_parameters()
+        proof = comparer.change("parameters, same samples", before, after, expected, train=steps.train)
         apart = not shared and not compared.at_once
         if own_reference is not None and apart and _trains_apart(proof, comparer):
             trainee = own_reference.after([each.shards for each in later], left_out[made:])
-            proof = comparer.change("parameters, same samples", before, after, trained(trainee))
+            expected, train = trained(trainee), partial(steps.train, apart=True)
+            proof = comparer.change("parameters, same samples", before, after, expected, train=train)
         yield comparer.unless_by_rank(proof, trainee)
     yield from _final(comparer, replica)
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """A proof's steps as one process makes them."""
+
+    comparer: Comparer
+    batches: Sequence[Sequence[Any]]
+    """Each step's batches of all ranks that train."""
+    left_out: Sequence[Collection[str]]
+    """For each step, the names of the parameters that the replica's update left out."""
+    at_once: bool
+    """True if the strategy computes the whole batch's gradient at once."""
+
+    def train(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        *,
+        apart: bool = False,
+    ) -> Tensors:
+        """Make the steps with a model in its initial state, and return its parameters.
+
+        If `apart`, each rank computes its own shards' gradients only.
+        """
+        one = self.comparer.one
+        optimizer = optimizer or self.comparer.training.make_optimizer(model.parameters())
+        for shards, without in zip(self.batches, self.left_out, strict=True):
+            parts = [concatenate(shards)] if self.at_once else shards
+            one.update(model, one.average_reached(model, parts, set(without), apart=apart), optimizer)
+        return trained(model)
 
 
 def _step(
@@ -346,10 +377,7 @@ class _SameShards:
             whole = _of_whole_batch(comparer, self._reference, batch)
         except _WholeBatchError:
             return False
-        return (
-            whole is not None
-            and comparer.prover.agreed(comparer.tolerances.error(own, whole)) <= comparer.tolerances.gradient
-        )
+        return whole is not None and comparer.gap(own, whole) <= comparer.tolerances.gradient
 
 
 def _over_whole_batch(
@@ -376,13 +404,13 @@ def _over_whole_batch(
     expected, prover = shards.expected, comparer.prover
     assert expected is not None
     means = comparer.training.workload.whole_batches
-    gap = prover.agreed(comparer.tolerances.error(expected, whole))
+    gap = comparer.gap(expected, whole)
     if means and gap > comparer.tolerances.gradient:
         # Earlier forwards may have changed what later ones compute; on fresh models, the results may be
         # equal.
         expected = comparer.one.average_afresh()
         whole = prover.gradient(comparer.one.fresh(), batch, comparer.precision)
-        gap = prover.agreed(comparer.tolerances.error(expected, whole))
+        gap = comparer.gap(expected, whole)
     if means and gap > comparer.tolerances.gradient:
         note = (
             comparer.faults.of_gradients()
@@ -515,9 +543,7 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
         return own
 
     expected = comparer.one.average(reference)
-    early = max(
-        (comparer.tolerances.error(step(), expected) for _ in range(replica.exact_steps)), default=0.0
-    )
+    early = max((comparer.gap(step(), expected) for _ in range(replica.exact_steps)), default=0.0)
     yield comparer.proof("gradients, same shards", early)
     steps = [step() for _ in range(COMPRESSED_STEPS)]
     own = {name: value.clone() for name, value in kept_of(replica, expected).items()}
@@ -686,7 +712,7 @@ def _share_kept(kept: _Kept, step: Callable[[], Tensors], sent: Tensors | None) 
     impossible.
     """
     comparer, compared = kept.comparer, _SHARE_KEPT
-    prover, tolerance = comparer.prover, comparer.tolerances.gradient
+    tolerance = comparer.tolerances.gradient
     shares = kept.shares(kept.mean, kept.whole)
     largest = max(shares.values(), default=0.0)
     if sent is None:
@@ -716,7 +742,7 @@ def _share_kept(kept: _Kept, step: Callable[[], Tensors], sent: Tensors | None) 
     others = [share for what, share in kept.shares(left, kept.whole).items() if what not in unsent]
     late = max(others, default=0.0) <= SENT_ENOUGH
     sums = {name: value - kept.mean[name] + sent[name] + left[name] for name, value in kept.whole.items()}
-    if not grown and prover.agreed(comparer.tolerances.error(sums, kept.whole)) > tolerance:
+    if not grown and comparer.gap(sums, kept.whole) > tolerance:
         fault, seen = _OTHERS_SENT.format(made=made), True
     else:
         fault, seen = _fault_of_sending(kept, unsent, held, late=late, made=made)
@@ -788,9 +814,8 @@ def _averaged(
     """
     assert isinstance(replica, PeriodicReplica)
     prover, training = comparer.prover, comparer.training
-    ranks, before = range(len(comparer.shards)), trained(reference)
-    models = [comparer.one.copied(reference) for _ in ranks]
-    optimizers = [training.make_optimizer(model.parameters()) for model in models]
+    before, apart = trained(reference), _TrainedApart(comparer, reference)
+    made: list[tuple[Sequence[Sequence[int]], bool, set[str]]] = []
     averagings = 0
     for step in range(MOST_STEPS_APART):
         groups, averages = averaging_of(replica, step, training.case.world_size)
@@ -798,18 +823,9 @@ def _averaged(
         comparer.step(replica, batch)
         without = replica.unused()
         comparer.update_replica(replica)
-        for group in groups if not prover.gathers else ():
-            averaged, reached = comparer.one.mean_reached((models[rank], rank) for rank in group)
-            gradient = {
-                name: value for name, value in averaged.items() if name in reached or name not in without
-            }
-            for rank in group:
-                comparer.one.update(models[rank], gradient, optimizers[rank], rank)
-        if averages:
-            state = mean([trained(model) for model in models])
-            for model in models:
-                _load(model, state)
-            averagings += 1
+        made.append((groups if not prover.gathers else (), averages, without))
+        apart.step(*made[-1])
+        averagings += averages
         if averagings == 2:
             break
     else:
@@ -822,10 +838,51 @@ def _averaged(
         )
         yield not_compared("parameters, averaged", comparer.name, note)
     else:
-        yield comparer.change("parameters, averaged", before, after, trained(models[prover.rank]))
+
+        def again(model: torch.nn.Module) -> Tensors:
+            others = _TrainedApart(comparer, model)
+            for step_made in made:
+                others.step(*step_made)
+            return others.parameters
+
+        yield comparer.change("parameters, averaged", before, after, apart.parameters, train=again)
     if prover.processes > 1:
         equal = all_equal(checksum(replica.job.model), prover.control, prover.processes)
         yield comparer.proof("final replicas", 0.0 if equal else math.inf, 0.0)
+
+
+class _TrainedApart:
+    """Models in one process that train separately, one per rank, and are averaged periodically."""
+
+    def __init__(self, comparer: Comparer, model: torch.nn.Module) -> None:
+        """Take `model`, in its initial state."""
+        self._comparer = comparer
+        self._models = [comparer.one.copied(model) for _ in comparer.shards]
+        self._optimizers = [comparer.training.make_optimizer(each.parameters()) for each in self._models]
+
+    @property
+    def parameters(self) -> Tensors:
+        """Return the parameters of this rank's model."""
+        return trained(self._models[self._comparer.prover.rank])
+
+    def step(self, groups: Sequence[Sequence[int]], averages: bool, without: Collection[str]) -> None:
+        """Make a step in which each group of ranks averages its gradients, and all ranks average parameters if
+        `averages`.
+
+        Parameters in `without` are left out if no rank of the group gives them a gradient.
+        """
+        one, models = self._comparer.one, self._models
+        for group in groups:
+            averaged, reached = one.mean_reached((models[rank], rank) for rank in group)
+            gradient = {
+                name: value for name, value in averaged.items() if name in reached or name not in without
+            }
+            for rank in group:
+                one.update(models[rank], gradient, self._optimizers[rank], rank)
+        if averages:
+            state = mean([trained(model) for model in models])
+            for model in models:
+                _load(model, state)
 
 
 def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
@@ -855,22 +912,29 @@ def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     if not each_once or any(version > number for number, (_, version) in enumerate(updates)):
         yield comparer.proof("parameters, updates in the server's order", math.inf)
         return
-    current, other = reference, comparer.one.copied(reference)
-    optimizer = training.make_optimizer(current.parameters())
-    before = trained(current)
-    versions = {0: before}
+    before = trained(reference)
     own = max(
         (number for number, (rank, _) in enumerate(updates, start=1) if rank == prover.rank),
         default=len(updates),
     )
-    for number, (rank, version) in enumerate(updates, start=1):
-        _load(other, versions[version])
-        comparer.one.update(current, comparer.one.gradient(other, rank - first), optimizer)
-        versions[number] = trained(current)
-        needed = {own, number, *(later for _, later in updates[number:])}
-        versions = {kept: values for kept, values in versions.items() if kept in needed}
+
+    def replayed(current: torch.nn.Module) -> Tensors:
+        other = comparer.one.copied(current)
+        optimizer = training.make_optimizer(current.parameters())
+        versions = {0: trained(current)}
+        for number, (rank, version) in enumerate(updates, start=1):
+            _load(other, versions[version])
+            comparer.one.update(current, comparer.one.gradient(other, rank - first), optimizer)
+            versions[number] = trained(current)
+            needed = {own, number, *(later for _, later in updates[number:])}
+            versions = {kept: values for kept, values in versions.items() if kept in needed}
+        return versions[own]
+
+    expected = replayed(reference)
     after = replica.own_parameters()
-    yield comparer.change("parameters, updates in the server's order", before, after, versions[own])
+    yield comparer.change(
+        "parameters, updates in the server's order", before, after, expected, train=replayed
+    )
 
 
 _CHECKS: dict[Promise, Callable[[Comparer, Replica, torch.nn.Module, Any], Iterator[Proof]]] = {

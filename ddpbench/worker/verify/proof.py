@@ -191,26 +191,34 @@ class Prover:
         return bool(self.agreed(float(seen.found)))
 
     def gradient(
-        self, model: torch.nn.Module, shard: Any, precision: PrecisionPolicy, parts: int = 1
+        self,
+        model: torch.nn.Module,
+        shard: Any,
+        precision: PrecisionPolicy,
+        parts: int = 1,
+        factor: float = 1.0,
     ) -> Tensors:
         """Return the gradient of one process's step by parameter name; zeros for parameters that took no part.
 
         If `parts` > 1, the shard is split, and the result is the mean of the parts' gradients, as with accumulation.
+        The loss is multiplied by `factor`, and gradients are divided by it, which changes only their rounding.
         """
         model.zero_grad(set_to_none=True)
         loss_of = precision.loss(self.training.workload.loss)
         own = copied(shard)
         for inputs, targets in chunk(own, parts) if parts > 1 else [own]:
             loss = loss_of(model(inputs), targets)
-            (loss / parts if parts > 1 else loss).backward()  # type: ignore[no-untyped-call]
+            loss = loss / parts if parts > 1 else loss
+            (loss * factor if factor != 1 else loss).backward()  # type: ignore[no-untyped-call]
             self.on_step()
-        return {
+        found = {
             name: torch.zeros_like(parameter)
             if parameter.grad is None
             else precision.true_gradient(dense(parameter.grad))
             for name, parameter in model.named_parameters()
             if parameter.requires_grad
         }
+        return found if factor == 1 else {name: value / factor for name, value in found.items()}
 
     def agreed(self, value: float) -> float:
         """Return the largest of all ranks' values. All ranks must call this method together."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -23,7 +23,8 @@ attention's key bias, consists of rounding errors only.
 CHANGE_TOLERANCES: dict[torch.dtype, float] = {torch.float64: 1e-6, torch.float32: 0.05}
 """Allowed relative error of the change that updates make, as one vector over all parameters, by number type. Adam
 divides a gradient by its own size. So in float32 a gradient of rounding errors only (attention's key bias) moves its
-parameters as far as any other gradient, in either direction. An update that is left out, or made from another rank's
+parameters as far as any other gradient, in either direction. Where that exceeds the tolerance, rounding is measured
+(`ddpbench.worker.verify.perturbed`), and numbers whose errors it explains are left out. An update that is left out, or made from another rank's
 gradient, is wrong by a tenth or more.
 """
 NARROW_CHANGE_TOLERANCE = 0.5
@@ -58,6 +59,10 @@ compared, because an update that is left out is wrong by only 1.
 AUTOCAST_SMALL_GRADIENT = 0.1
 """`SMALL_GRADIENT` under autocast, where a gradient that is zero in exact arithmetic has rounding errors of this
 size.
+"""
+MOST_SMALL_GRADIENT = 0.1
+"""Upper limit of a scale that is raised for measured rounding (`Tolerances.allow_rounding`). In float32, an error of
+more than 1e-5 of the norm of all gradients together is never attributed to rounding.
 """
 
 
@@ -104,6 +109,7 @@ class Tolerances:
         self.rounds = of_autocast > 0
         """True if the case or the workload's loss uses autocast."""
         self._small = AUTOCAST_SMALL_GRADIENT if roundoff else SMALL_GRADIENT
+        self._rounding: dict[str, float] = {}
         self._sent_roundoff = 0.0
 
     def widen(self, sent_roundoff: float) -> None:
@@ -121,6 +127,20 @@ class Tolerances:
         allowed = max(change, COMPRESSED_CHANGE_ROOTS * math.sqrt(self._sent_roundoff))
         return allowed if allowed <= MOST_COMPRESSED_CHANGE else math.inf
 
+    @property
+    def most_rounding(self) -> float:
+        """Return the largest error that `allow_rounding` can bring within the tolerance."""
+        return self.gradient * max(MOST_SMALL_GRADIENT / self._small, 1.0)
+
+    def allow_rounding(self, rounding: Mapping[str, float]) -> None:
+        """Allow these errors of parameters' gradients too, as fractions of the norm of all gradients together."""
+        self._rounding = dict(rounding)
+
+    def _small_of(self, name: str) -> float:
+        """Return the least scale of a parameter's error, as a fraction of the norm of all gradients together."""
+        measured = self._rounding.get(name, 0.0) / self.gradient
+        return max(self._small, min(measured, MOST_SMALL_GRADIENT))
+
     def error(self, own: Tensors, expected: Tensors) -> float:
         """Return the largest relative error of any tensor of `own`; infinite if `expected` lacks one of the names."""
         return self.worst(own, expected)[0]
@@ -133,6 +153,8 @@ class Tolerances:
         if unknown := own.keys() - expected.keys():
             return math.inf, min(unknown)
         whole = norm(list(expected.values()))
-        errors = {name: relative_error([own[name]], [expected[name]], self._small, whole) for name in own}
+        errors = {
+            name: relative_error([own[name]], [expected[name]], self._small_of(name), whole) for name in own
+        }
         name = max(errors, key=lambda one: errors[one], default="")
         return errors.get(name, 0.0), name
