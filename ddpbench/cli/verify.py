@@ -117,7 +117,8 @@ def _run(arguments: argparse.Namespace) -> int:
         left = f", {unproved} unproved" if unproved else ""
         show(f"{proved} proved, {broken} not, {skipped} skipped{left}")
         for name, words in PROMISES.items():
-            if name != "gradients" and any(verdict.promise == name for verdict in verdicts):
+            held = any(one.promise == name and one.result in ("ok", "unproved") for one in verdicts)
+            if name != "gradients" and held:
                 say(f"{name}: {words}")
     if not proved and not broken:
         what = "skipped, or have nothing to compare" if unproved else "skipped"

@@ -64,6 +64,23 @@ def test_what_is_set_for_nothing_that_is_proved_is_refused() -> None:
             verification_cases(["ddp"], ["mlp:small"], [2], "gloo", overrides=overrides)
 
 
+def test_problems_name_the_flags() -> None:
+    with pytest.raises(ExperimentError) as caught:
+        verification_cases(
+            ["post_local_sgd"],
+            ["mlp:small"],
+            [2],
+            "gloo",
+            algorithms=["all_reduce"],
+            schedules=["overlapped"],
+        )
+    assert str(caught.value).splitlines() == [
+        "verify: 2 problems",
+        "  --algorithm: post_local_sgd leaves no choice of it; use --strategy ddp",
+        "  --schedule: post_local_sgd leaves no choice of it; use --strategy ddp",
+    ]
+
+
 def test_a_bare_option_goes_to_the_strategy_that_alone_has_it() -> None:
     assert owned_overrides(
         ["accumulate=2", "local_batch = 2", "block_size=8"], ["ddp", "fsdp"], ["gpt:nano"]

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from ddpbench.records import Proof
+from ddpbench.worker.rank.rank import _error_words
 from ddpbench.worker.training.precision import FULL
 from ddpbench.worker.training.types import NumberTypes
 from ddpbench.worker.verify.comparing import Comparer
@@ -168,3 +169,18 @@ def test_values_that_ranks_agree_on_go_in_one_message(monkeypatch: pytest.Monkey
     assert Prover.all_agreed(prover, [3.0, 4.0, math.inf]) == [3.0, 5.0, math.inf]
     assert Prover.all_agreed(prover, []) == []
     assert messages == [3]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (0.5, "error 0.5, allowed 0.0001"),
+        (1.004e-4, "error 0.0001004, allowed 0.0001"),
+        (math.inf, "error inf, allowed 0.0001"),
+    ],
+)
+def test_an_error_next_to_the_tolerance_is_told_from_it(error: float, words: str) -> None:
+    proof = Proof(
+        compared="gradients, same shards", dtype="float32", error=error, tolerance=1e-4, passed=False
+    )
+    assert _error_words(proof) == words

@@ -21,6 +21,7 @@ from ddpbench.records import (
     LaunchDir,
     LaunchRequest,
     Met,
+    Proof,
     RankOutcome,
     RankStart,
     RecordWriteError,
@@ -226,7 +227,7 @@ class Rank:
             writer.write(record)
             if record.kind == "proof" and not record.passed:
                 more = f", {record.note}" if record.note else ""
-                error = f"error {record.error:.2g}, allowed {record.tolerance:.2g}{more}"
+                error = f"{_error_words(record)}{more}"
                 failed.append(f"{record.compared} ({record.dtype}): {error}")
         if failed:
             who = (
@@ -248,6 +249,15 @@ class Rank:
         if proves and self._training is not None and (reason := refusal(problem, self._training)):
             return "skipped", reason
         return "failed", failure(problem, self._training)
+
+
+def _error_words(proof: Proof) -> str:
+    """Return a failed proof's error and tolerance as text, with as many digits as tell them apart."""
+    for digits in range(2, 18):
+        error, allowed = (f"{value:.{digits}g}" for value in (proof.error, proof.tolerance))
+        if error != allowed:
+            break
+    return f"error {error}, allowed {allowed}"
 
 
 def _wrong(case: Case) -> str:

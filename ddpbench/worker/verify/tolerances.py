@@ -23,9 +23,9 @@ attention's key bias, consists of rounding errors only.
 CHANGE_TOLERANCES: dict[torch.dtype, float] = {torch.float64: 1e-6, torch.float32: 0.05}
 """Allowed relative error of the change that updates make, as one vector over all parameters, by number type. Adam
 divides a gradient by its own size. So in float32 a gradient of rounding errors only (attention's key bias) moves its
-parameters as far as any other gradient, in either direction. Where that exceeds the tolerance, rounding is measured
-(`ddpbench.worker.verify.perturbed`), and numbers whose errors it explains are left out. An update that is left out, or made from another rank's
-gradient, is wrong by a tenth or more.
+parameters as far as any other gradient, in either direction. If the error is larger, rounding is measured
+(`ddpbench.worker.verify.perturbed`), and numbers whose errors it explains are left out. An update that is left out, or
+made from another rank's gradient, is wrong by a tenth or more.
 """
 NARROW_CHANGE_TOLERANCE = 0.5
 """Like `CHANGE_TOLERANCES`, for bfloat16, float16 and a class's own autocast, used if float64 cannot be computed.
