@@ -229,8 +229,8 @@ def test_what_wraps_ddp_takes_the_switches_that_its_messages_name() -> None:
 @pytest.mark.parametrize(
     ("name", "strategy", "said"),
     [
-        ("Thaws", "ddp", "the model trains other parameters after some forwards"),
-        ("Thaws", "zero1", "the model trains other parameters after some forwards"),
+        ("Thaws", "ddp", "the model trains other parameters after some steps"),
+        ("Thaws", "zero1", "the model trains other parameters after some steps"),
         ("Thaws", "fsdp", "after some forwards, and one process makes more than a rank"),
         ("ByRank", "ddp", "gives other gradients on each rank"),
         ("ByRank", "fsdp", "gives other gradients on each rank"),

@@ -17,7 +17,7 @@ from ddpbench.launch.verify import verification_cases, verify
 from ddpbench.records import Proof, why_unproved
 from ddpbench.runtime.trial import _own_reason, summary_of
 from ddpbench.worker.verify.faults import by_rank
-from ddpbench.worker.verify.inspection import inspect_workload
+from ddpbench.worker.verify.inspection import _dropped, inspect_workload
 from ddpbench.worker.verify.optimizers import narrower_type
 from ddpbench.worker.verify.update_faults import OF_ITS_SAMPLES
 from ddpbench.workloads import plain_state
@@ -600,6 +600,33 @@ def test_parameters_that_begin_to_train_later_are_named() -> None:
             assert fault.startswith("0.weight, 0.bias begin to train after the model was wrapped")
     (found,) = run_ranks(each_ended, 1, ["ThawsInStep"], ["data_parallel", "single"])
     assert {key: value for key, value in found.items() if value != ("ok", "")} == {}
+
+
+@pytest.mark.ranks
+def test_parameters_that_are_frozen_or_thawed_midway_are_proved_in_one_process() -> None:
+    (found,) = run_ranks(each_ended, 1, ["ThawsOptimized", "Freezes", "ThawsBeforeUpdate"], ["single"])
+    assert {key: value for key, value in found.items() if value != ("ok", "")} == {}
+
+
+@pytest.mark.ranks
+def test_parameters_that_are_frozen_midway_are_named_where_replicas_differ() -> None:
+    for found in run_ranks(each_noted, 2, ["Freezes"], ["ddp"]):
+        ((_, failed, fault),) = found.values()
+        assert failed == {"final replicas"}
+        assert fault.startswith("the model trains other parameters after some steps than before")
+
+
+def of_inspection(rank: int, processes: int, name: str) -> dict[str, Any]:
+    return inspect_workload(own_case(FILE, name, "fsdp", 2))
+
+
+@pytest.mark.ranks
+def test_parameters_that_are_thawed_are_not_left_out_by_steps() -> None:
+    (facts,) = run_ranks(of_inspection, 1, "ThawsBeforeUpdate")
+    assert "step_s" in facts
+    assert "dropped" not in facts
+    assert _dropped([{"a"}, {"a", "b"}], [{"a", "b"}, {"a", "b"}]) == ["b"]
+    assert _dropped([{"a"}, {"a", "b"}], [{"a"}, {"a", "b"}]) == []
 
 
 def test_replicas_that_differ_after_timed_steps_have_a_parameter_that_began_to_train_named() -> None:

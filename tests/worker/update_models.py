@@ -803,6 +803,50 @@ class ThawsLate(ThawsInStep):
     after = 10
 
 
+class ThawsOptimized(Stepping):
+    """Begins to train a layer that its optimizer has from the start, in its second step."""
+
+    made = 0
+
+    def model(self) -> nn.Module:
+        made = super().model()
+        made[0].requires_grad_(False)  # type: ignore[index]
+        return made
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        self.made += 1
+        if self.made == 2:
+            model.requires_grad_(True)
+        return plain_step(model, batch, optimizer)
+
+
+class Freezes(Sound):
+    """Freezes its first layer before its second update."""
+
+    made = 0
+
+    def before_update(self, model: Any) -> None:
+        self.made += 1
+        if self.made == 2:
+            model[0].requires_grad_(False)
+
+
+class ThawsBeforeUpdate(Sound):
+    """Trains its first layer from its third update on."""
+
+    made = 0
+
+    def model(self) -> nn.Module:
+        made = super().model()
+        made[0].requires_grad_(False)  # type: ignore[index]
+        return made
+
+    def before_update(self, model: Any) -> None:
+        self.made += 1
+        if self.made == 3:
+            model.requires_grad_(True)
+
+
 class Graph(nn.Module):
     """Its buffer is a sparse matrix, as a graph's neighbours are."""
 

@@ -175,7 +175,8 @@ class Comparer:
         error, changed = math.inf, True
         if own.keys() <= expected.keys():
             gaps = norm([own[name] - expected[name] for name in own])
-            scale = norm([expected[name] - before[name] for name in own])
+            # Parameters that a step made trainable are not in `before`.
+            scale = norm([expected[name] - before[name] for name in own if name in before])
             changed = bool(scale) or bool(gaps)
             error = float(gaps / scale) if changed else 0.0  # infinite if no change was expected
         if not self.prover.agreed(float(changed)):
@@ -265,8 +266,8 @@ class Comparer:
         self.check_lost(proof)
         if infinite := self.model.fault_of_infinite():
             fault = infinite
-        elif thawing := self.faults.of_thawing():
-            fault = thawing
+        elif others := self.faults.of_other_trained():
+            fault = others
         elif proof.compared == "initial state":
             fault = self.faults.of_initial_state()
         elif proof.compared == "final replicas":
@@ -351,11 +352,15 @@ def _without_rounding(
     """
     gaps, decided, whole = 0.0, 0.0, 0.0
     for name, value in own.items():
-        gap, change = real(value - expected[name]).abs(), real(expected[name] - before[name])
-        gaps += float((gap[gap > rounding[name]] ** 2).sum())
-        decided += float((change[change.abs() < 2 * rounding[name]] ** 2).sum())
+        gap, change = (
+            real(value - expected[name]).abs(),
+            real(expected[name] - before.get(name, expected[name])),
+        )
+        explained = rounding.get(name, torch.zeros_like(gap))
+        gaps += float((gap[gap > explained] ** 2).sum())
+        decided += float((change[change.abs() < 2 * explained] ** 2).sum())
         whole += float((change**2).sum())
-    return math.sqrt(gaps / whole), math.sqrt(decided / whole)
+    return (math.sqrt(gaps / whole), math.sqrt(decided / whole)) if whole else (math.inf, 0.0)
 
 
 def check_trained(prover: ComparingRank, model: torch.nn.Module) -> None:

@@ -34,7 +34,7 @@ _BY_RANK_LATER = (
     "differs"
 )
 _TRAINS_MORE = (
-    "the model trains other parameters after some forwards than before, and strategies average those that it trains "
+    "the model trains other parameters after some steps than before, and strategies average those that it trains "
     "when they are given it: have model() set requires_grad as it is to stay"
 )
 _EXCHANGED = (
@@ -60,15 +60,15 @@ class Faults:
         self._of_exchange: str | None = None
 
     def watch(self, model: torch.nn.Module) -> None:
-        """Store which parameters the model trains now, because its forward passes may change that."""
+        """Store which parameters the model trains now, because its steps may change that."""
         self._watched.append((model, trained_names(model)))
 
-    def of_thawing(self) -> str:
-        """Return a sentence if forward passes of a watched model make further parameters trainable; otherwise `""`.
+    def of_other_trained(self) -> str:
+        """Return a sentence if steps of a watched model freeze parameters or make others trainable; otherwise `""`.
 
         All ranks must call this method together.
         """
-        found = any(trained_names(model) - names for model, names in self._watched)
+        found = any(trained_names(model) != names for model, names in self._watched)
         return _TRAINS_MORE if self._prover.agreed(float(found)) else ""
 
     def of_initial_state(self) -> str:

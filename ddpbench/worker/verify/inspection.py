@@ -47,6 +47,7 @@ from ddpbench.worker.verify.optimizers import (
     sparse_seen,
     unreached_seen,
 )
+from ddpbench.worker.verify.values import trained_names
 from ddpbench.worker.verify.written import written_by
 from ddpbench.workloads import Workload, load_workload
 from ddpbench.workloads.plain_model import OwnModel
@@ -136,7 +137,7 @@ def _inspect_steps(
         _check_loss(loss)
     with _doing("backward"), sparse_seen(model) as sparse:
         loss.backward()  # type: ignore[no-untyped-call]
-    reached = [_reached(model)]
+    reached, trains = [_reached(model)], [trained_names(model)]
     if not reached[0]:
         raise _UnfitError(
             "no parameter got a gradient from the loss: does loss() use the model that it is given?"
@@ -155,12 +156,15 @@ def _inspect_steps(
         model.zero_grad(set_to_none=True)
         training.precision.value(training.workload.loss)(model(more), wanted).backward()  # type: ignore[no-untyped-call]
         reached.append(_reached(model))
+        trains.append(trained_names(model))
         optimizer.step()
         step_s = time.perf_counter() - began
     found = widest(autocasts) if training.case.precision == "full" else ""
     took: dict[str, Any] = {"made_s": made_s, "step_s": step_s, **({"sparse": True} if sparse else {})}
     took |= ({"writes": writes} if writes else {}) | (
-        {"dropped": names, "dropped_blocks": blocks_of(model, names)} if (names := _dropped(reached)) else {}
+        {"dropped": names, "dropped_blocks": blocks_of(model, names)}
+        if (names := _dropped(reached, trains))
+        else {}
     )
     whole = inputs if targets is None else (inputs, targets)
     facts = _facts(training, model, batch=whole, loss=loss, autocast=found)
@@ -418,10 +422,14 @@ def _reached(model: torch.nn.Module) -> set[str]:
     return {name for name, each in model.named_parameters() if each.grad is not None}
 
 
-def _dropped(reached: Sequence[set[str]]) -> list[str]:
-    """Return the sorted names of parameters that get a gradient in only some of these steps, as under LayerDrop."""
+def _dropped(reached: Sequence[set[str]], trains: Sequence[set[str]]) -> list[str]:
+    """Return the sorted names of parameters that get a gradient in only some of these steps, as under LayerDrop.
+
+    `trains` has the parameters that each step trains. A parameter that the class freezes or thaws is not dropped.
+    """
     every: set[str] = set().union(*reached)
-    return sorted(name for name in every if any(name not in step for step in reached))
+    steps = list(zip(reached, trains, strict=True))
+    return sorted(name for name in every if any(name in own and name not in step for step, own in steps))
 
 
 def blocks_of(model: torch.nn.Module, dropped: Sequence[str]) -> list[str]:

@@ -302,8 +302,8 @@ def _trains_apart(proof: Proof, comparer: Comparer) -> bool:
 
 
 def _as_before(model: torch.nn.Module, before: Tensors) -> bool:
-    """Return whether all of a model's trained parameters still equal those in `before`."""
-    return all(same(value, before[name]) for name, value in trained(model).items())
+    """Return whether those of a model's trained parameters that are in `before` still equal it."""
+    return all(same(value, before[name]) for name, value in trained(model).items() if name in before)
 
 
 def _final(comparer: Comparer, replica: Replica) -> Iterator[Proof]:

@@ -129,9 +129,12 @@ class UpdateFaults:
     def _apart(self, one: Tensors, other: Tensors, before: Tensors) -> float:
         """Return the norm of `one` - `other` divided by the norm of `one` - `before`, the largest of all ranks' values.
 
-        The result is infinite if `one` equals `before` but not `other`.
+        Parameters that only one of two sets has, because a step froze them or made them trainable, are left out. The
+        result is infinite if `one` equals `before` but not `other`.
         """
-        gap, whole = (float(norm([one[name] - each[name] for name in each])) for each in (other, before))
+        gap, whole = (
+            float(norm([one[name] - each[name] for name in each if name in one])) for each in (other, before)
+        )
         return self._prover.agreed(gap / whole if whole else math.inf) if gap else self._prover.agreed(0.0)
 
     def _made_by(self, rank: int, gradient: Tensors, shard: int = 0) -> torch.nn.Module:
