@@ -77,7 +77,7 @@ def add_parser(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.launch.verify import owned_overrides, registered_names, verification_cases, verify
-    from ddpbench.strategies import PROMISES, TABLE
+    from ddpbench.strategies import TABLE
 
     groups = _by_workload(arguments.strategy or list(TABLE), arguments.workload)
     strategies_asked = dict.fromkeys(name for names in groups.values() for name in names)
@@ -116,10 +116,8 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         left = f", {unproved} unproved" if unproved else ""
         show(f"{proved} proved, {broken} not, {skipped} skipped{left}")
-        for name, words in PROMISES.items():
-            held = any(one.promise == name and one.result in ("ok", "unproved") for one in verdicts)
-            if name != "gradients" and held:
-                say(f"{name}: {words}")
+        for line in _promises(verdicts):
+            say(line)
     if not proved and not broken:
         what = "skipped, or have nothing to compare" if unproved else "skipped"
         say(
@@ -127,6 +125,14 @@ def _run(arguments: argparse.Namespace) -> int:
             sys.stderr,
         )
     return 0 if proved and not broken else 1
+
+
+def _promises(verdicts: Sequence[ProofVerdict]) -> list[str]:
+    """Return a line on each promise of the cases that hold to it, except for the usual one, `gradients`."""
+    from ddpbench.strategies import PROMISES
+
+    kept = {one.promise for one in verdicts if one.result in ("ok", "unproved")} - {"gradients"}
+    return [f"{name}: {words}" for name, words in PROMISES.items() if name in kept]
 
 
 def _by_workload(strategies: list[str], workloads: list[str] | None) -> dict[str, list[str]]:

@@ -15,7 +15,7 @@ import pytest
 
 from ddpbench.cli import lines, run
 from ddpbench.cli.list import _LAUNCHERS, _SCHEDULES
-from ddpbench.cli.verify import _Columns
+from ddpbench.cli.verify import _Columns, _promises
 from ddpbench.launch.verify import ProofVerdict
 from ddpbench.records import Proof
 from ddpbench.spec import Base
@@ -258,3 +258,11 @@ def test_a_type_that_was_left_out_is_not_why_another_proves_nothing() -> None:
     draws = replace(unfit, dtype="float32", note="the step draws random numbers")
     assert replace(verdict(""), proofs=(unfit, initial, draws)).unproved == draws.note
     assert replace(verdict(""), proofs=(unfit,)).unproved == unfit.note
+
+
+def test_a_promise_is_explained_only_where_a_case_holds_to_it() -> None:
+    held, skipped = verdict(""), verdict("", status="skipped")
+    assert [line.partition(":")[0] for line in _promises([held, skipped])] == ["delayed"]
+    averaged, nothing = replace(skipped, promise="averaged"), replace(held, promise="nothing")
+    usual = replace(held, promise="gradients")
+    assert [line.partition(":")[0] for line in _promises([skipped, averaged, nothing, usual])] == ["nothing"]

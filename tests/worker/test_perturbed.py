@@ -162,7 +162,7 @@ def test_parameters_change_in_their_last_digit_and_zeros_stay() -> None:
     assert not bool(model.bias.any())
 
 
-def test_factors_of_losses_are_no_short_binary_fractions() -> None:
+def test_products_with_factors_of_losses_are_rounded() -> None:
     factors = [factor_of(seed) for seed in range(REPETITIONS)]
     assert len(set(factors)) == REPETITIONS
     assert all(1 < each < 2 and each * 2**20 % 1 for each in factors)

@@ -23,7 +23,7 @@ REPETITIONS = 8
 def factor_of(seed: int) -> float:
     """Return a factor for a loss, from 1 to 2 and different for each seed below `REPETITIONS`.
 
-    It is no short binary fraction, by which a number could be multiplied without rounding.
+    It has no short binary form, so that a product with it is rounded.
     """
     return 1 + (seed + 1) / (REPETITIONS + 1)
 
