@@ -106,7 +106,7 @@ def failing(rank: int, processes: int, name: str, strategy: str, ranks: int, pla
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("ranks", [3, 5, 6])
+@pytest.mark.parametrize("ranks", [3, 5])
 def test_a_bias_before_a_batch_norm_fails_no_proof(ranks: int) -> None:
     assert run_ranks(failing, 1, "ConvNorm", "data_parallel", ranks, "") == [[]]
 
@@ -182,6 +182,6 @@ def test_no_more_than_a_part_of_the_whole_gradient_is_allowed_as_rounding() -> N
     tolerances = Tolerances(NumberTypes(cast=torch.float32, given=(torch.float32,)), FULL)
     expected = {"large": torch.ones(1), "zero": torch.zeros(1)}
     tolerances.allow_rounding({"zero": 1.0})
-    assert tolerances.worst(expected | {"zero": torch.full((1,), 0.99e-5)}, expected)[0] < tolerances.gradient
-    error, name = tolerances.worst(expected | {"zero": torch.full((1,), 1.01e-5)}, expected)
+    assert tolerances.worst(expected | {"zero": torch.full((1,), 0.99e-4)}, expected)[0] < tolerances.gradient
+    error, name = tolerances.worst(expected | {"zero": torch.full((1,), 1.01e-4)}, expected)
     assert (error > tolerances.gradient, name) == (True, "zero")

@@ -60,9 +60,9 @@ AUTOCAST_SMALL_GRADIENT = 0.1
 """`SMALL_GRADIENT` under autocast, where a gradient that is zero in exact arithmetic has rounding errors of this
 size.
 """
-MOST_SMALL_GRADIENT = 0.1
+MOST_SMALL_GRADIENT = 1.0
 """Upper limit of a scale that is raised for measured rounding (`Tolerances.allow_rounding`). In float32, an error of
-more than 1e-5 of the norm of all gradients together is never attributed to rounding.
+more than 1e-4 of the norm of all gradients together is never attributed to rounding.
 """
 
 
@@ -129,8 +129,11 @@ class Tolerances:
 
     @property
     def most_rounding(self) -> float:
-        """Return the largest error that `allow_rounding` can bring within the tolerance."""
-        return self.gradient * max(MOST_SMALL_GRADIENT / self._small, 1.0)
+        """Return the largest error that `allow_rounding` can bring within the tolerance.
+
+        Tolerances that include a narrower type's rounding are not raised further.
+        """
+        return self.gradient * (MOST_SMALL_GRADIENT / self._small if self._small == SMALL_GRADIENT else 1.0)
 
     def allow_rounding(self, rounding: Mapping[str, float]) -> None:
         """Allow these errors of parameters' gradients too, as fractions of the norm of all gradients together."""
