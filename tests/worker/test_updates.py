@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from pathlib import Path
@@ -617,6 +618,7 @@ def test_parameters_that_are_frozen_midway_are_named_where_replicas_differ() -> 
 
 
 def of_inspection(rank: int, processes: int, name: str) -> dict[str, Any]:
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(processes)}
     return inspect_workload(own_case(FILE, name, "fsdp", 2))
 
 
