@@ -224,6 +224,34 @@ def _variants(
     ]
 
 
+_FLAGS = {
+    f"axes.{name}": f"--{name.replace('_', '-')}"
+    for name in ("strategy", "algorithm", "schedule", "workload", "world_size")
+}
+
+
+@contextmanager
+def _problems_of_flags() -> Iterator[None]:
+    """Have problems of an experiment name the command's flags instead of the experiment's axes.
+
+    Raises:
+        ExperimentError: the same problems, with these names.
+    """
+    try:
+        yield
+    except ExperimentError as error:
+        problems = [
+            replace(
+                one,
+                path=_FLAGS.get(one.path, one.path),
+                message=one.message.replace('set strategy = "ddp"', "use --strategy ddp"),
+            )
+            for one in error.problems
+        ]
+        raise ExperimentError("verify", problems) from None
+
+
+@_problems_of_flags()
 def _cases(
     strategies: Sequence[str],
     workloads: Sequence[str],
@@ -261,8 +289,7 @@ def _cases(
     """ + tomli_w.dumps({"options": options or {}})
     owners = {*strategies, *(name.partition(":")[0] for name in workloads)}
     mine = [one for one in overrides if _option_owner(one) in ("", *owners)]
-    with _problems_of_flags():
-        experiment = parse_experiment(text, catalog, name="verify", source="verify", overrides=mine)
+    experiment = parse_experiment(text, catalog, name="verify", source="verify", overrides=mine)
     if experiment.emulates or experiment.base.launcher != "local":
         message = "verify uses this machine and its own links; a sweep proves cases where it measures them"
         raise ExperimentError("verify", [Problem(path="--set", message=message)])
@@ -278,42 +305,13 @@ def _cases(
         raise MachineError("--backend nccl: torch finds no usable GPU here")
     if backend == "mpi":
         mpi_version()
-    with _problems_of_flags():
-        found = list(expand(experiment, catalog, devices))
     cases = [
         entry
-        for entry in found
+        for entry in expand(experiment, catalog, devices)
         # at one rank algorithms do nothing, so that the first stands for all
         if not entry.added_as_baseline and not (entry.case.world_size == 1 and another(entry.case))
     ]
     return [within_gpus(entry, devices) for entry in cases]
-
-
-_FLAGS = {
-    f"axes.{name}": f"--{name.replace('_', '-')}"
-    for name in ("strategy", "algorithm", "schedule", "workload", "world_size")
-}
-
-
-@contextmanager
-def _problems_of_flags() -> Iterator[None]:
-    """Have problems of an experiment name the command's flags instead of the experiment's axes.
-
-    Raises:
-        ExperimentError: the same problems, with these names.
-    """
-    try:
-        yield
-    except ExperimentError as error:
-        problems = [
-            replace(
-                one,
-                path=_FLAGS.get(one.path, one.path),
-                message=one.message.replace('set strategy = "ddp"', "use --strategy ddp"),
-            )
-            for one in error.problems
-        ]
-        raise ExperimentError("verify", problems) from None
 
 
 def _option_owner(override: str) -> str:

@@ -19,6 +19,7 @@ from ddpbench.worker.training.training import all_equal, checksum
 from ddpbench.worker.training.types import NumberTypes
 from ddpbench.worker.verify.examination import Examination
 from ddpbench.worker.verify.faults import Faults
+from ddpbench.worker.verify.measured_rounding import rounding_of_average, rounding_of_changes
 from ddpbench.worker.verify.one_process import ComparingRank, Drawn, OneProcess, seed_update
 from ddpbench.worker.verify.rounding import real
 from ddpbench.worker.verify.tolerances import NARROW_CHANGE_TOLERANCE, TOLERANCES, Tolerances
@@ -118,13 +119,6 @@ class Comparer:
             return proof
         return replace(proof, note=f"on rank {self.prover.rank} the most in {name}")
 
-    def gap(self, own: Tensors, expected: Tensors) -> float:
-        """Return the largest relative error of any gradient of `own` on any rank.
-
-        All ranks must call this method together.
-        """
-        return self.prover.agreed(self.worst(own, expected)[0])
-
     def worst(self, own: Tensors, expected: Tensors) -> tuple[float, str]:
         """Return the largest relative error of any gradient of `own` on this rank, and that parameter's name.
 
@@ -136,7 +130,7 @@ class Comparer:
         if self.tolerances.gradient < most <= self.tolerances.most_rounding and not self._has_rounding:
             self._has_rounding = True
             if not self.faults.of_gradients():
-                self.tolerances.allow_rounding(self.one.rounding_of_average())
+                self.tolerances.allow_rounding(rounding_of_average(self.one))
                 return self.tolerances.worst(own, expected)
         return found
 
@@ -183,7 +177,7 @@ class Comparer:
             return not_compared(compared, self.name, unchanged)
         proof = self.proof(compared, error if math.isfinite(error) else math.inf, allowed)
         if train and allowed < proof.error <= NARROW_CHANGE_TOLERANCE and not self._fault_of_change(proof):
-            rounding = self.one.rounding_of_changes(train)
+            rounding = rounding_of_changes(self.one, train)
             error, decided = _without_rounding(before, own, expected, rounding)
             if self.prover.agreed(float(decided > LARGEST_DECIDED)) == 0:
                 proof = self.proof(compared, error, allowed)
@@ -340,6 +334,14 @@ class Comparer:
         return Proof(
             compared=compared, dtype=self.name, error=worst, tolerance=allowed, passed=worst <= allowed
         )
+
+
+def gap(comparer: Comparer, own: Tensors, expected: Tensors) -> float:
+    """Return the largest relative error of any gradient of `own` on any rank.
+
+    All ranks must call this function together.
+    """
+    return comparer.prover.agreed(comparer.worst(own, expected)[0])
 
 
 def _without_rounding(

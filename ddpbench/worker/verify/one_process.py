@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence, Set
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,8 +18,8 @@ from ddpbench.worker.training.precision import PrecisionPolicy
 from ddpbench.worker.training.randomness import random_state, seed_all, set_random_state
 from ddpbench.worker.training.training import Training
 from ddpbench.worker.training.types import NumberTypes
-from ddpbench.worker.verify.perturbed import factor_of, perturb, rounding_of
-from ddpbench.worker.verify.values import Tensors, mean, norm, share_memory, trained
+from ddpbench.worker.verify.perturbed import perturb
+from ddpbench.worker.verify.values import Tensors, mean, share_memory, trained
 from ddpbench.workloads import is_import_path
 
 
@@ -85,35 +85,17 @@ class OneProcess:
         self.training = prover.training
         self.update_has_exchanged = False
         """True if an update on this rank has communicated with other ranks."""
-        self._perturbation: int | None = None
-        """Seed of the changes that `fresh` makes to parameters; None for no changes."""
-        self._factor = 1.0
+        self.perturbation: int | None = None
+        """Seed of the changes that `fresh` makes to the last digits of parameters; None for no changes."""
+        self.factor = 1.0
+        """Factor by which losses are multiplied, and gradients divided, to change their rounding."""
 
     def fresh(self) -> torch.nn.Module:
         """Return a new model in its initial state, in the comparison's number types and precision."""
         model = self.training.fresh_model(self.numbers.cast, self.precision)
-        if self._perturbation is not None:
-            perturb(model, self._perturbation)
+        if self.perturbation is not None:
+            perturb(model, self.perturbation)
         return model
-
-    @contextmanager
-    def scaled(self, seed: int) -> Iterator[None]:
-        """Multiply losses by a factor that depends on `seed`, and divide gradients by it."""
-        self._factor = factor_of(seed)
-        try:
-            yield
-        finally:
-            self._factor = 1.0
-
-    @contextmanager
-    def disturbed(self, seed: int) -> Iterator[None]:
-        """Like `scaled`, and have `fresh` return models whose parameters differ in their last digit."""
-        self._perturbation = seed
-        try:
-            with self.scaled(seed):
-                yield
-        finally:
-            self._perturbation = None
 
     def copied(self, model: torch.nn.Module) -> torch.nn.Module:
         """Return a copy of a model. The copy trains exactly as the model does.
@@ -143,29 +125,6 @@ class OneProcess:
         made.load_state_dict(model.state_dict())
         return made
 
-    def rounding_of_average(self) -> dict[str, float]:
-        """Return the error that rounding explains of the first step's averaged gradients, by parameter name.
-
-        Errors are fractions of the norm of all gradients together. All ranks must call this method together.
-        """
-        whole = float(norm(list(self.average_afresh().values())))
-        errors = rounding_of(self.average_afresh, self.scaled)
-        return {name: float(norm([error])) / whole if whole else 0.0 for name, error in errors.items()}
-
-    def rounding_of_changes(self, train: Callable[[torch.nn.Module], Tensors]) -> Tensors:
-        """Return the error that rounding explains of each number's change in training.
-
-        `train` trains a model from its initial state, and returns its parameters. All ranks must call this method
-        together.
-        """
-
-        def changes() -> Tensors:
-            model = self.fresh()
-            before = {name: each.detach().clone() for name, each in model.named_parameters()}
-            return {name: after - before[name] for name, after in train(model).items()}
-
-        return rounding_of(changes, self.disturbed)
-
     @property
     def own_shard(self) -> int:
         """Return the index of this rank's shard; 0 for a parameter server and for a pipeline's ranks."""
@@ -184,7 +143,7 @@ class OneProcess:
         self.seed(shard)
         batch = (self.shards if shards is None else shards)[shard]
         parts = self.training.strategy.accumulated(self.training.options)
-        return self.prover.gradient(model, batch, self.precision, parts, self._factor)
+        return self.prover.gradient(model, batch, self.precision, parts, self.factor)
 
     def seeded_gradient(self, model: torch.nn.Module) -> Tensors:
         """Return the model's gradient over the first shard, computed with that shard's seed."""

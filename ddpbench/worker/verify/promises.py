@@ -31,7 +31,7 @@ from ddpbench.strategies.trees import concatenate
 from ddpbench.worker.training.randomness import random_state, seed_all, set_random_state
 from ddpbench.worker.training.training import Training, all_equal, checksum
 from ddpbench.worker.verify.answers import averaging_of, check_promised, kept_of, log_of, loss_of, read_log
-from ddpbench.worker.verify.comparing import GATHERS, ROUNDING, Comparer, check_trained, not_compared
+from ddpbench.worker.verify.comparing import GATHERS, ROUNDING, Comparer, check_trained, gap, not_compared
 from ddpbench.worker.verify.each_step import EachStep, is_own
 from ddpbench.worker.verify.inspection import blocks_of
 from ddpbench.worker.verify.one_process import OwnReference
@@ -377,7 +377,7 @@ class _SameShards:
             whole = _of_whole_batch(comparer, self._reference, batch)
         except _WholeBatchError:
             return False
-        return whole is not None and comparer.gap(own, whole) <= comparer.tolerances.gradient
+        return whole is not None and gap(comparer, own, whole) <= comparer.tolerances.gradient
 
 
 def _over_whole_batch(
@@ -404,18 +404,18 @@ def _over_whole_batch(
     expected, prover = shards.expected, comparer.prover
     assert expected is not None
     means = comparer.training.workload.whole_batches
-    gap = comparer.gap(expected, whole)
-    if means and gap > comparer.tolerances.gradient:
+    apart = gap(comparer, expected, whole)
+    if means and apart > comparer.tolerances.gradient:
         # Earlier forwards may have changed what later ones compute; on fresh models, the results may be
         # equal.
         expected = comparer.one.average_afresh()
         whole = prover.gradient(comparer.one.fresh(), batch, comparer.precision)
-        gap = comparer.gap(expected, whole)
-    if means and gap > comparer.tolerances.gradient:
+        apart = gap(comparer, expected, whole)
+    if means and apart > comparer.tolerances.gradient:
         note = (
             comparer.faults.of_gradients()
             or (_HOOKED if shards.hooked else "")
-            or (_NOT_LINEAR if _is_mean(comparer, batch) else _NOT_MEAN).format(gap=gap)
+            or (_NOT_LINEAR if _is_mean(comparer, batch) else _NOT_MEAN).format(gap=apart)
         )
         return not_compared("gradients, whole batch", comparer.name, note)
     return comparer.held("gradients, whole batch", own, whole)
@@ -543,7 +543,7 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
         return own
 
     expected = comparer.one.average(reference)
-    early = max((comparer.gap(step(), expected) for _ in range(replica.exact_steps)), default=0.0)
+    early = max((gap(comparer, step(), expected) for _ in range(replica.exact_steps)), default=0.0)
     yield comparer.proof("gradients, same shards", early)
     steps = [step() for _ in range(COMPRESSED_STEPS)]
     own = {name: value.clone() for name, value in kept_of(replica, expected).items()}
@@ -742,7 +742,7 @@ def _share_kept(kept: _Kept, step: Callable[[], Tensors], sent: Tensors | None) 
     others = [share for what, share in kept.shares(left, kept.whole).items() if what not in unsent]
     late = max(others, default=0.0) <= SENT_ENOUGH
     sums = {name: value - kept.mean[name] + sent[name] + left[name] for name, value in kept.whole.items()}
-    if not grown and comparer.gap(sums, kept.whole) > tolerance:
+    if not grown and gap(comparer, sums, kept.whole) > tolerance:
         fault, seen = _OTHERS_SENT.format(made=made), True
     else:
         fault, seen = _fault_of_sending(kept, unsent, held, late=late, made=made)

@@ -1,0 +1,48 @@
+"""Measure the rounding of one process's averaged gradients, and of the changes that its training makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+
+from ddpbench.worker.verify.one_process import OneProcess
+from ddpbench.worker.verify.perturbed import factor_of, rounding_of
+from ddpbench.worker.verify.values import Tensors, norm
+
+
+def rounding_of_average(one: OneProcess) -> dict[str, float]:
+    """Return the error that rounding explains of the first step's averaged gradients, by parameter name.
+
+    Errors are fractions of the norm of all gradients together. All ranks must call this function together.
+    """
+    whole = float(norm(list(one.average_afresh().values())))
+    errors = rounding_of(one.average_afresh, partial(_disturbed, one))
+    return {name: float(norm([error])) / whole if whole else 0.0 for name, error in errors.items()}
+
+
+def rounding_of_changes(one: OneProcess, train: Callable[[torch.nn.Module], Tensors]) -> Tensors:
+    """Return the error that rounding explains of each number's change in training.
+
+    `train` trains a model from its initial state, and returns its parameters. All ranks must call this function
+    together.
+    """
+
+    def changes() -> Tensors:
+        model = one.fresh()
+        before = {name: each.detach().clone() for name, each in model.named_parameters()}
+        return {name: after - before[name] for name, after in train(model).items()}
+
+    return rounding_of(changes, partial(_disturbed, one, parameters=True))
+
+
+@contextmanager
+def _disturbed(one: OneProcess, seed: int, *, parameters: bool = False) -> Iterator[None]:
+    """Have `one` compute with other roundings, and if `parameters`, from parameters that differ in their last digit."""
+    one.factor, one.perturbation = factor_of(seed), seed if parameters else None
+    try:
+        yield
+    finally:
+        one.factor, one.perturbation = 1.0, None
