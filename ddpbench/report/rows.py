@@ -151,7 +151,7 @@ def _with_layouts(rows: Sequence[Row]) -> list[Row]:
 def raw_launches(
     launches: Iterable[LaunchResult], of: Literal["step_time_s", "samples_per_s"] = "step_time_s"
 ) -> dict[str, list[float]]:
-    """Return the step times (s), or the samples/s, of the successful launches by case id, in the order of rounds."""
+    """Return, by case id, the step times (s) or the samples/s of the successful launches, in the order of rounds."""
     values: dict[str, list[float]] = {}
     for one in sorted(launches, key=lambda one: (one.case_id, one.round)):
         value = one.step_time_s if of == "step_time_s" else one.samples_per_s

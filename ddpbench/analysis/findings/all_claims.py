@@ -1,4 +1,4 @@
-"""The answer to an experiment that has claims to decide: one sentence on all its claims."""
+"""The answer to an experiment that has claims to decide: one sentence about all its claims."""
 
 from __future__ import annotations
 

@@ -392,7 +392,10 @@ def _size(held: HeldPair) -> tuple[str, ...]:
 
 
 def _labels(runs: Sequence[CaseRun]) -> list[str]:
-    """Return the labels that must accompany the claim's numbers. Links that differ are only labelled as emulated."""
+    """Return the labels that must accompany the claim's numbers.
+
+    If several different links were emulated, their label is just "emulated links".
+    """
     facets = [grouping.qualifiers(run.case) for run in runs]
     linked = {run.case.fabric for run in runs if run.case.fabric}
     words = dict.fromkeys(

@@ -1,4 +1,4 @@
-"""Make at most three sentences on whether training waits for its input, as defined in `analysis/inputs.py`."""
+"""Make at most three sentences that say whether training waits for its input, as defined in `analysis/inputs.py`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MOST = 3
 
 
 def input_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return findings on whether cases wait for input.
+    """Return findings that say whether cases wait for input.
 
-    There is one finding on each group that has a case with its data in memory, and one on all cases of other groups.
-    Input-bound groups come first, then those with the most ranks. Cases without separate cores for each rank are
-    judged with the others, but have no finding.
+    Each group that has a case with its data in memory gets one finding, and all other groups together get one.
+    Input-bound groups come first, then those with the most ranks. Cases without separate cores for each rank are judged
+    with the others, but have no finding.
     """
     groups = [
         InputGroup(members=fair)

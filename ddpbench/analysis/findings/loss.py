@@ -190,7 +190,7 @@ def _samples(run: CaseRun, other: CaseRun) -> tuple[str, ...]:
 
 
 def loss_sentences(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield a sentence on the cases that did not reach the loss in every launch, and how close they came."""
+    """Yield a sentence that names the cases that missed the loss in any launch, and says how close they came."""
     short = [run for run in cases if loss_curves_of(run) and not to_loss(run)]
     if not short:
         return

@@ -1,4 +1,4 @@
-"""Sentences on which version of the measuring code made a run, and on fields that an old `machine.json` lacks."""
+"""Sentences that say which version of the measuring code made a run, and which fields an old `machine.json` lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sentences on what limits a run's numbers, each with the number of cases concerned."""
+"""Sentences that say what limits a run's numbers, each with the number of cases concerned."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def validity_sentences(
     stop_reason: str,
     path: str,
 ) -> Iterable[str]:
-    """Yield sentences on what limits the numbers of a run's cases."""
+    """Yield sentences that say what limits the numbers of a run's cases."""
     cases = [one.run for one in results]
     measured = [case for case in cases if case.timings]
     if not measured:
@@ -195,7 +195,7 @@ def _how_much(flag: str, measured: Sequence[CaseRun]) -> str:
 
 
 def _wide(results: Sequence[CaseResult], names: Names, stop_reason: str) -> Iterable[str]:
-    """Yield sentences on cases whose intervals stayed wider than their target, and on why the sweep ended."""
+    """Yield sentences that name cases whose intervals stayed wider than their target, and say why the sweep ended."""
     asked: dict[float, list[CaseRun]] = {}
     for one in results:
         if one.ci_reached is False:
@@ -361,7 +361,7 @@ def _correlated(measured: Sequence[CaseRun]) -> Iterable[str]:
 
 
 def _rarely_slow(measured: Sequence[CaseRun]) -> Iterable[str]:
-    """Yield a sentence on how frequent slow launches may be although none was seen.
+    """Yield a sentence that says how frequent slow launches may be although none was seen.
 
     The sentence is left out unless several cases have enough launches.
     """

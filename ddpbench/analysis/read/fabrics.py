@@ -83,7 +83,7 @@ def _reals(values: object) -> Iterable[float]:
 
 
 def fabric_sentences(fabrics: Iterable[FabricRun]) -> Iterable[str]:
-    """Yield a sentence on how the networks were made, and how far the worst link was from its requested rate."""
+    """Yield a sentence that says how the networks were made, and how far the worst link was from its requested rate."""
     found = list(fabrics)
     if not found:
         return

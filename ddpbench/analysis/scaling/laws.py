@@ -164,7 +164,7 @@ def _too_few(curve: SpeedupCurve) -> str:
 
 
 def _trend(scaling: str, sizes: Sequence[int], rise: Interval) -> str:
-    """Return a sentence on how the serial fraction changes from the first measured world size to the last."""
+    """Say in a sentence how the serial fraction changes from the first measured world size to the last."""
     name = "Karp-Flatt's serial fraction" if scaling == "strong" else "The serial fraction"
     where = f"from {sizes[0]} to {sizes[-1]} ranks"
     if not excludes_zero(rise):
@@ -215,7 +215,7 @@ def _knee(points: Sequence[LawPoint]) -> tuple[int | None, Sentence]:
 
 
 def _peak(usl: Fit | None, peak: Interval, largest: int) -> str:
-    """Return a sentence on the world size at which throughput peaks by the USL.
+    """Say in a sentence at which world size throughput peaks by the USL.
 
     Empty if the data do not show a peak.
     """

@@ -79,7 +79,7 @@ def fewest_values(level: float) -> int:
 def level_each(counts: Sequence[int], alpha: float) -> float:
     """Return the level for the test of each series if the joint probability of a false alarm is to be at most `alpha`.
 
-    The level is Bonferroni's, over the series that are long enough to find anything at that level (Tarone, Biometrics
+    `alpha` is divided among the series that are long enough to find anything at the resulting level (Tarone, Biometrics
     46 (1990)).
 
     Args:

@@ -161,7 +161,7 @@ def widening_of(rounds: int, correlation: float) -> float:
 
 
 def widening_in_turn(rounds: int, correlation: float) -> float:
-    """Return `widening` for an interval over interleaved rounds, which holds at every number of rounds."""
+    """Return `widening` for interleaved rounds, whose interval holds at every number of rounds."""
     return widening_of(rounds, correlation) if rounds >= IN_TURN_FROM else 1.0
 
 

@@ -72,10 +72,10 @@ def resolved_in_turn(
     """Return the smallest change, as a fraction, that this number of interleaved rounds resolves.
 
     None if this number of rounds gives no verdict. The comparison looks at its interval after each round. The
-    interval's half-width is a multiple f of the estimated deviation. This estimate itself varies by about s / sqrt(2
-    (n - 1)), so the end of the interval has the standard error s sqrt(1/n + f^2 / (2 (n - 1))). From `IN_TURN_FROM`
-    rounds on, the interval is widened by the correlation that its own rounds show; a change that was shown earlier
-    stays shown.
+    interval's half-width is a multiple f of the estimated deviation. This estimate itself varies by about s / sqrt(2 (n
+    - 1)), so the end of the interval has the standard error s sqrt(1/n + f^2 / (2 (n - 1))). From `IN_TURN_FROM` rounds
+    on, the interval is widened for the correlation that its own rounds show. A change that was shown before then still
+    counts as shown.
 
     Args:
         deviation: standard deviation s of the logarithm of the ratio within a round.

@@ -179,7 +179,7 @@ def _evidence(values: _Values, scales: _Values, means: _Values) -> _Values:
 
 
 def _end(values: _Values, scales: _Values, middle: float, reach: float, limit: float) -> float | None:
-    """Return where the interval ends on one side of the middle. If there are several places, this is the outermost.
+    """Return where the interval ends on one side of the middle; the outermost place if there are several.
 
     The search covers `reach` times 1e-4 to 1e4 in 200 geometric steps. It then divides the gap between two steps into
     hundredths, five times, taking the outermost place each time.

@@ -1,4 +1,4 @@
-"""The figure on layouts, which shows whether the number of nodes matters for the same number of ranks."""
+"""The figure on layouts, which shows whether the number of nodes matters when the number of ranks is the same."""
 
 from __future__ import annotations
 

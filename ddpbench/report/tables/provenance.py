@@ -31,7 +31,7 @@ def _flat(data: Mapping[Any, object], prefix: str = "") -> Iterator[tuple[str, s
 
 
 def fabrics_table(fabrics: Sequence[FabricRun]) -> Table | None:
-    """Return a table of how emulated networks were made, and of the rates that their links reached in the proof.
+    """Return a table that says how emulated networks were made, and which rates their links reached in the proof.
 
     None if no network was emulated.
     """

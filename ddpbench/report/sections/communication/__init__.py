@@ -1,4 +1,4 @@
-"""The section on the time and bus bandwidth of transfers by size, and on whether latency or bandwidth bounds them."""
+"""The section on the time and bus bandwidth of transfers by size, and on the limits set by latency and bandwidth."""
 
 from __future__ import annotations
 
