@@ -88,7 +88,7 @@ class InputGroup:
     def fixed_by(self) -> InputCase | None:
         """Return the case with the fewest loader workers that suffice to keep training from waiting for input.
 
-        This case is not input-bound, and some case with fewer workers is. None if there is no such case.
+        This case is not input-bound, and some case with fewer workers is. None if the group lacks such a case.
         """
         if not self.bound:
             return None

@@ -335,7 +335,7 @@ def _record_files(root: Path) -> Iterator[str]:
 
 
 def unpackable(run: RunDir) -> list[str]:
-    """Return the paths, relative to the run, of JSON files in `cases/` that are not records, so not packed."""
+    """Return the paths, relative to the run, of JSON files in `cases/` that are not records and so are not packed."""
     found = (path for path in run.cases.glob("*/*/*") if path.suffix in (".json", ".jsonl"))
     return sorted(path.relative_to(run.path).as_posix() for path in found if not is_record(*path.parts[-3:]))
 

@@ -16,7 +16,7 @@ _Seconds = Annotated[float, Field(ge=0, lt=1e9)]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Noise:
-    """What else the machine did during a launch. Fractions are shares of the time of the cores that ranks may use."""
+    """Other activity of the machine during a launch. Fractions are shares of the time of cores that ranks may use."""
 
     steal_fraction: _Finite = 0.0
     """Fraction that the hypervisor gave to other guests."""

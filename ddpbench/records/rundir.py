@@ -821,7 +821,7 @@ def _held_by(lock: Path) -> str:
 
 
 def held_elsewhere(run: RunDir) -> str:
-    """Describe another process on this machine that has locked a run directory; empty if there is no such process.
+    """Describe another process on this machine that has locked a run directory; empty if no other process has.
 
     The result is also empty if the lock belongs to this process or its ancestor, or if the kernel does not list its
     locks.

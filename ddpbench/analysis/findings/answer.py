@@ -131,7 +131,7 @@ def _to_use(choices: Sequence[Choice], panels: Sequence[Case]) -> Finding | None
 
 
 class _Places:
-    """Texts that tell apart a run's panels, which are groups of comparable cases."""
+    """Texts that distinguish a run's panels (groups of comparable cases) from each other."""
 
     def __init__(self, choices: Sequence[Choice], cases: Sequence[Case]) -> None:
         differing = grouping.differing(cases, PANEL)
@@ -312,7 +312,7 @@ def _alike(name: str, world: int, choices: Sequence[Choice], places: _Places) ->
 def _all_best(choices: Sequence[Choice]) -> bool:
     """Return whether the chosen case is shown to be the fastest in every panel in which several cases were ranked.
 
-    False if there is no such panel.
+    False if no panel has several ranked cases.
     """
     several = [one.best for one in choices if len(one.ranked) > 1]
     return bool(several) and all(several)

@@ -204,7 +204,7 @@ def _unable(pair: _Pair, names: Names) -> _Reason | None:
 
 
 def _withheld(pair: _Pair, withheld: Mapping[str, Violation]) -> _Reason | None:
-    """Return the reason why the numbers of one of the two cases must be wrong; None if there is no such reason."""
+    """Return the reason why the numbers of one of the two cases must be wrong; None if no violation is known."""
     broken = next((withheld[run.case_id] for run in pair if run.case_id in withheld), None)
     return None if broken is None else (broken.wrong, broken.broken.text)
 

@@ -121,7 +121,7 @@ def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Findi
 
 @dataclass(frozen=True, slots=True)
 class _Apart:
-    """Texts that tell apart groups of comparable cases (panels), made from the fields in which the groups differ."""
+    """Texts that distinguish groups of comparable cases (panels), made from the fields in which the groups differ."""
 
     fields: tuple[str, ...]
     names: Namer

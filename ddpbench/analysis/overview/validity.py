@@ -282,7 +282,7 @@ def _unproved(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _notes_of_proofs(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield the notes of proofs, each with its cases and with the comparisons that were left out for this reason."""
+    """Yield the notes of proofs, each with its cases and the comparisons that were left out because of this note."""
     unproved = {case.unproved for case in measured}
     found: dict[str, list[CaseRun]] = {}
     left_out: dict[str, list[str]] = {}

@@ -125,9 +125,9 @@ def decided(test: str, change: Change, limit: float) -> Gated:
 
 
 def _same(test: str, own: CaseRun, side: Side) -> CaseRun | None:
-    """Return a side's case for this test; if it has none, its case with the same specification.
+    """Return a side's case for this test; if the side lacks the test, its case with the same specification.
 
-    None if the side has no such case either.
+    None if the side lacks both.
     """
     if test in side.tests:
         return side.cases[side.tests.index(test)]

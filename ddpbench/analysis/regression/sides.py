@@ -62,7 +62,7 @@ def read_side(run: RunDir, name: str = "", *, commit: str | None = None) -> Side
 def unlike(base: Side, new: Side) -> list[str]:
     """Describe each difference between the sides' machines and software, such as torch.
 
-    Empty if there is no difference.
+    Empty if all are the same.
     """
     before, after = base.identity, new.identity
     untold = {"physical_cores"} - (before.keys() & after.keys())  # older runs lack it

@@ -281,7 +281,8 @@ def _devices(curve: CaseCurve, machine: Mapping[str, object]) -> int | None:
 def law_findings(laws: Sequence[CurveLaws], cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """Return a finding on the scaling law that a curve follows, and on its knee.
 
-    The curve is the first one with fitted laws whose strategy aggregates gradients. Empty if there is no such curve.
+    The curve is the first one with fitted laws whose strategy aggregates gradients. Empty if the run lacks such a
+    curve.
     """
     for curve in laws:
         if not traits_of(curve.case).exchanges or not curve.laws.fits:

@@ -231,7 +231,8 @@ def _beside(shown: Sequence[tuple[str, Row]], rows: Sequence[Row]) -> str:
 def _about_bounds(groups: _Groups) -> list[str]:
     """Explain independent ranks as an upper bound, in sentences.
 
-    The sentences say where independent ranks were slower than a strategy, and for which strategies they are no bound.
+    The sentences say where independent ranks were slower than a strategy, and for which strategies they are not a
+    bound.
     """
     beaten: list[int] = []
     less: dict[str, Case] = {}
@@ -263,7 +264,7 @@ def _about_bounds(groups: _Groups) -> list[str]:
 
 
 def _unbounded(cases: Mapping[str, Case]) -> str:
-    """Name these cases and say why independent ranks are no upper bound for them."""
+    """Name these cases and say why independent ranks are not an upper bound for them."""
     by: dict[str, list[str]] = {}
     for name, case in cases.items():
         engine = traits_of(case).engine

@@ -197,8 +197,8 @@ def _numbers(row: Row, *, strong: bool) -> Iterator[Cell]:
 def _ties(summary: RunSummary, oversubscribed: Collection[str]) -> dict[str, str]:
     """Describe, by case id, each comparison in which a case is best, as good as the best, or undecided.
 
-    Steps of `oversubscribed` cases may have waited for cores. So there is no text for these cases, nor for cases
-    compared with them.
+    Steps of `oversubscribed` cases may have waited for cores. So comparisons in which such a case takes part are left
+    out.
     """
     words: dict[str, list[str]] = {}
     for topic, what in _TOPICS.items():
