@@ -40,7 +40,7 @@ def sweep(
     """Run an experiment's launches and write its table and report; return the run directory.
 
     Args:
-        experiment: a TOML file, the name of one under `experiments/`, or a run directory to resume.
+        experiment: a TOML file, the name of a file under `experiments/`, or a run directory to resume.
         overrides: settings such as `"base.local_batch=16"`, applied before validation.
         out: the run directory; by default `reports/<experiment>-<utc time>`. An existing run is resumed.
         retry_failed: whether to repeat launches that failed in an earlier session.
@@ -114,8 +114,8 @@ def load(run_dir: str | Path, *, write: bool = False) -> pd.DataFrame:
 def load_steps(run_dir: str | Path) -> pd.DataFrame:
     """Return a table of the steps in successful launches, with a row for each rank and step.
 
-    The steps are the timed, instrumented and evaluation ones. The columns are
-    `ddpbench.analysis.export.STEP_COLUMNS`; times are seconds.
+    Timed, instrumented and evaluation steps are included. The columns are `ddpbench.analysis.export.STEP_COLUMNS`;
+    times are seconds.
 
     Raises:
         ddpbench.errors.IdentityError: `run_dir` is not a run directory, or was written with a different schema.
@@ -156,7 +156,7 @@ def report_on(
 ) -> tuple[Path, RunSummary]:
     """Like `write_report`, but also return the summary from which the page was made.
 
-    `wanted` has further file formats for the pictures. `on_progress` is called with the progress.
+    `wanted` has the additional file formats in which to write the pictures. `on_progress` is called with the progress.
 
     Raises:
         ddpbench.errors.IdentityError: `run_dir` is not a run directory, or was written with a different schema.

@@ -119,7 +119,7 @@ def _is_entry(folder: int, name: str) -> bool:
 
 
 def _read(folder: int, name: str) -> BinaryIO:
-    """Return a regular file of the folder, open for reading, without ever blocking.
+    """Open a regular file of the folder for reading, and return it. Opening never blocks.
 
     Raises:
         OSError: the file does not exist, is not a regular file, is not this user's, or others can write to it.

@@ -10,7 +10,7 @@ _PROC = Path("/proc")
 
 
 def granted_cores() -> int:
-    """Return the number of logical cores that this process may use by its affinity and its CPU quota, at least 1."""
+    """Return the number of logical cores that this process's affinity and CPU quota allow it to use, at least 1."""
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     quota = cpu_quota()
@@ -40,7 +40,7 @@ def cpu_quota(sys_root: Path = _SYS, proc_root: Path = _PROC) -> float | None:
 
 
 def memory_files(unified: str, legacy: str, sys_root: Path = _SYS, proc_root: Path = _PROC) -> list[Path]:
-    """Return the files of one name in the memory controllers of this process's control group and its parents.
+    """Return the files with a given name in the memory controllers of this process's control group and its parents.
 
     The name is `unified` in version 2 of control groups and `legacy` in version 1. Missing files are left out.
     """

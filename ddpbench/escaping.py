@@ -28,8 +28,9 @@ _MARKDOWN = {one: f"\\{one}" for one in "\\`*~$|"} | {"<": "&lt;", ">": "&gt;"}
 def escape_markdown(text: str, *, cell: bool = False, brackets: bool = False) -> str:
     """Return Markdown (CommonMark and GitHub's) that shows this sentence literally, without tags, links or emphasis.
 
-    The result does not start a heading or a list either. Code between backquotes stays code. With `cell`, for a cell of
-    a table, bars in code are escaped too. With `brackets`, for the text of an image, all square brackets are escaped.
+    The result does not start a heading or a list either. Code between backquotes stays code. Pass `cell` if the text is
+    for a table's cell: vertical bars in code are then escaped too. Pass `brackets` if the text describes an image: all
+    square brackets are then escaped.
     """
     plain = clean(text).replace("\t", " ").replace("\n", " ").strip()
     parts: list[str] = []

@@ -15,7 +15,7 @@ import traceback
 def tell(text: str) -> None:
     """Print to standard error why this process ends, unless that would block.
 
-    Only the last `PIPE_BUF` bytes are printed, because a writable stream has room for no more.
+    Only the last `PIPE_BUF` bytes are printed, because a stream that counts as writable may have room for no more.
     """
     with contextlib.suppress(OSError):
         if text and select.select([], [2], [], 0)[1]:
@@ -25,7 +25,7 @@ def tell(text: str) -> None:
 def explained(error: BaseException) -> int:
     """Return the exit code for an exception, after printing its traceback.
 
-    Nothing is printed for a SystemExit with a code other than 1, because such a code says why the process ends.
+    For a SystemExit with a code other than 1, nothing is printed, because the code itself says why the process ends.
     """
     code = error.code if isinstance(error, SystemExit) else None
     if isinstance(code, int) and code != 1:

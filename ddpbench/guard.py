@@ -47,7 +47,7 @@ _SHARED = Path("/dev/shm")
 
 
 def _prctl(option: int, value: int) -> None:
-    """Call `prctl`; do nothing on a kernel other than Linux, or one that is older than the option."""
+    """Call `prctl`; do nothing if the kernel is not Linux or is too old for the option."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
@@ -268,9 +268,9 @@ def guarded(
 ) -> NoReturn:
     """Do `work` in a separate process, then end with its exit code; end earlier if `connection` is closed.
 
-    In both cases, all processes beneath this one are ended first, and their files removed. `parent` is the id of the
-    process that started this one. Temporary files are put into `folder`. Without a connection, this process ends when
-    `parent` does, unless it was started under nohup.
+    In both cases, all descendants of this process are ended first, and their files are removed. `parent` is the id of
+    the process that started this one. Temporary files are put into `folder`. Without a connection, this process ends
+    when `parent` does, unless it was started under nohup.
     """
     woken, wake = os.pipe()
     for descriptor in (woken, wake):
@@ -325,9 +325,10 @@ def guarded(
 def supervised(
     folder: Path, work: Callable[[], int], ended: Callable[[int], None] = lambda _: None
 ) -> NoReturn:
-    """Do `work` in a separate process under a guard, without a fork server, and end with that process's code or signal.
+    """Do `work` in a separate process under a guard, without a fork server. End with its exit code or signal.
 
-    `ended` is called with that process's exit code, negative for a signal, unless this process is ended first.
+    When the separate process ends, `ended` is called with its exit code, which is negative for a signal. If this
+    process is ended first, `ended` is not called.
     """
 
     def watched(traces: Traces) -> int:

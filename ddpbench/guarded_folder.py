@@ -1,7 +1,7 @@
 """A temporary folder that is removed however this process ends.
 
-A small process waits until this one ends, which closes a pipe between them, and then removes the folder. This module,
-run as `python -m ddpbench.guarded_folder PATH DEVICE INODE`, is that process.
+A small process waits until the pipe between it and this process is closed, because this process has ended. Then it
+removes the folder. This module, run as `python -m ddpbench.guarded_folder PATH DEVICE INODE`, is that process.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ NOBODY = Others()
 class Dealt(Generic[_Question, _Answer]):
     """Calls of one function with many arguments, spread over helper processes.
 
-    This process takes part, and repeats the calls in which a helper fails.
+    This process makes some of the calls itself, and repeats calls in which a helper failed.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ _OF_A_REPORT = (
 
 
 def for_report(cases: int) -> Others:
-    """Start helpers for a report on this many cases; start none if the report is too small for them to be of use.
+    """Start helpers for a report on this many cases; start none if the report is too small to benefit.
 
     Call this before importing pandas, so that the helpers start during that import.
     """
@@ -206,7 +206,7 @@ def further_cores() -> int:
 
 
 def serve(questions: BinaryIO, answers: BinaryIO, modules: list[str]) -> None:
-    """Answer questions until the stream `questions` ends, and import `modules` in between. Any failure is raised."""
+    """Answer questions until the stream `questions` ends, and import `modules` in between. Failures are not caught."""
     gc.disable()  # nothing becomes garbage before the answer is sent
     while True:
         while modules and not select.select([questions], [], [], 0)[0]:

@@ -56,7 +56,7 @@ class Setting:
 class Namer:
     """Names cases by the settings that distinguish them from each other.
 
-    A case that is not among the given cases is named as if it were.
+    A case that was not given to the constructor is named as if it had been given.
     """
 
     def __init__(self, cases: Iterable[Case], *, among: Namer | None = None) -> None:
@@ -84,7 +84,7 @@ class Namer:
         return JOINT.join([first, *(word for word in words if word not in but)])
 
     def key(self, case: Case) -> str:
-        """Return a case's name in data: its label, and the settings that differ, mostly as `name=value`.
+        """Return a case's name in data files: its label, and the settings that differ, mostly as `name=value`.
 
         The wording stays the same in all versions of ddpbench.
         """

@@ -1,4 +1,4 @@
-"""The file formats in which to write a report's pictures. This imports nothing heavy, as the command line needs it."""
+"""The file formats in which to write a report's pictures. The command line needs this, so it imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FORMATS = ("png", "svg", "pdf")
 class PictureFormats:
     """File formats in which to write figures and slides, in addition to those that the page needs.
 
-    Every picture that is written at all is also written as png.
+    If a picture is written in any of these formats, it is also written as png.
     """
 
     figures: frozenset[str] = frozenset({"png"})

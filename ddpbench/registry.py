@@ -1,4 +1,4 @@
-"""Define the entries in tables of strategies, workloads and algorithms, which are read without importing these."""
+"""Entries of the tables of strategies, workloads and algorithms. Reading a table imports none of these classes."""
 
 from __future__ import annotations
 

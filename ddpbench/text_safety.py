@@ -41,8 +41,8 @@ _BITS_SHOWN = 192
 def clean(text: str) -> str:
     """Return a text from a log, a host or an exception, made safe for a page and for a terminal.
 
-    Terminal colours are removed. Control and direction characters, and what UTF-8 cannot encode or XML forbids, are
-    replaced.
+    Terminal colours are removed. Control characters, direction characters, and characters that UTF-8 cannot encode or
+    XML forbids are replaced.
     """
     if text.isascii() and text.isprintable():
         return text

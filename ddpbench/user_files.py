@@ -51,7 +51,7 @@ def load_class(name: str, able: Callable[[object, ModuleType], bool], *, first: 
 
     Args:
         name: the import path, such as `train.py:Mine`.
-        able: takes a value in the module, and the module; returns whether a message may suggest this value instead.
+        able: takes a value in the module, and the module; returns whether an error message may suggest this value.
         first: whether to import the file as Python does a script: its folder stays first in `sys.path`, and its module
             has the file's name, by which other processes find it. Otherwise the folder is moved to the end of
             `sys.path` after the import, several files of one name may be loaded, and a file that has changed since it

@@ -8,9 +8,9 @@ from ddpbench.collectives.base import Collective
 
 
 class HalvingDoubling(Collective):
-    """Recursive halving, then doubling: as many bytes as in a ring, in 2 log2 n hops, if n is a power of two.
+    """Recursive halving, then doubling. If n is a power of two: as many bytes as in a ring, in 2 log2 n hops.
 
-    Otherwise, the ranks beyond the next lower power of two first send their gradients to a neighbour, which sends them
+    Otherwise, each rank beyond the next lower power of two first sends its gradients to a neighbour, which sends back
     the result at the end. This costs two more hops with the full gradients.
     """
 

@@ -19,7 +19,7 @@ class Hierarchical(Collective):
     name = "hierarchical"
 
     def __init__(self, transport: Transport, *, ranks_per_node: int = 1) -> None:
-        """Check that ranks fill the nodes evenly.
+        """Check that every node has `ranks_per_node` ranks.
 
         Raises:
             ValueError: the number of ranks is not a multiple of `ranks_per_node`.

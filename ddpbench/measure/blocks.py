@@ -147,7 +147,7 @@ def _minor_faults() -> int:
 def _until_ready(stepper: Stepper, ready: Callable[[], bool]) -> tuple[int, bool]:
     """Step until one-time work, such as compilation, is done on all ranks.
 
-    Return the number of steps, including the first, which the caller has made, and whether the work is done.
+    Return the number of steps and whether the work is done. The number includes the first step, which the caller made.
     """
     steps, control = 1, stepper.control
     is_ready = bool(control.agree(int(ready())))

@@ -14,7 +14,7 @@ class Clock(Protocol):
     """Records moments cheaply, and later converts them to nanoseconds of the host's monotonic clock."""
 
     def anchor(self) -> None:
-        """Relate the device's clock to the host's again.
+        """Measure again how the device's clock relates to the host's clock.
 
         May wait for the device. Earlier marks must be resolved first.
         """

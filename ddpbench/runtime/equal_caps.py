@@ -83,7 +83,7 @@ def _alike(
 
 
 def as_stored(cases: Sequence[PlannedCase], stored: StoredPlan | None) -> list[PlannedCase]:
-    """Return the cases, reduced to representatives as in the stored plan of a resumed run.
+    """Return the cases, each set replaced by its representative as in the stored plan of a resumed run.
 
     If `stored` is None, return all cases.
     """

@@ -105,7 +105,7 @@ class Tried:
     def step_of(self, case: Case) -> float:
         """Return an upper bound of a step's time with the case's local batch (s).
 
-        Time is assumed to grow in proportion to the batch, and not to be less than measured.
+        The time is assumed to grow in proportion to the batch, and to be at least the measured time.
         """
         return self.step_s * max(1.0, case.local_batch / self.local_batch)
 

@@ -57,7 +57,7 @@ class LaunchVerdict:
 
 
 def judge(records: LaunchRecords, seen: Seen, *, purpose: Purpose, oom: bool) -> LaunchVerdict:
-    """Return a launch's verdict: the first cause of failure that applies, in the order of the checks, or ok.
+    """Return a launch's verdict: ok, or the cause of failure from the first check that finds one.
 
     `oom` is true if the kernel's out-of-memory killer struck during the launch.
 
@@ -104,7 +104,7 @@ def _server_gone(seen: Seen, *, oom: bool) -> LaunchVerdict | None:
 def _hung(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
     """Return a verdict if the watchdog saw no progress; otherwise None.
 
-    If a rank waits for data, the first such rank is blamed.
+    If ranks wait for data, the first of them is blamed.
     """
     if not seen.hang:
         return None

@@ -109,7 +109,7 @@ def check_launcher(launcher: str) -> None:
 
 
 def _check_mpiexec(program: str) -> None:
-    """Check that an mpiexec supports PMI, by which ranks learn their numbers, as MPICH's does.
+    """Check that an mpiexec supports PMI, as MPICH's does. Ranks learn their numbers through PMI.
 
     Raises:
         MachineError: it does not, or it cannot be run.

@@ -112,7 +112,7 @@ class Done:
         return sum(self.unfinished(entry, rounds) for entry in self.worthwhile)
 
     def take_proof(self, entry: PlannedCase) -> bool:
-        """Copy a successful proof within this run from a case with the same proof key; return whether there was one.
+        """Copy a successful proof from another case of this run that has the same proof key; return whether one exists.
 
         Such cases differ only in link rates, time dilation or recovery settings. The copied records keep the name of
         the case that was launched.
@@ -127,7 +127,7 @@ class Done:
         return False
 
     def borrow_proof(self, entry: PlannedCase, lenders: Iterable[RunDir]) -> bool:
-        """Copy a successful proof of the same case from one of the runs `lenders`; return whether there was one.
+        """Copy a successful proof of the same case from one of the runs `lenders`; return whether one of them has it.
 
         Both runs must have the same run id, machine, code, workload and torch.
         """

@@ -107,8 +107,8 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
     def events(self, timeout_s: float) -> list[dict[str, Any]]:
         """Return the server's next events, waiting up to `timeout_s` for the first; an empty list if none came.
 
-        Ends of an earlier launch's ranks are left out. A killed rank may sleep where no signal reaches it, and end only
-        during a later launch, which uses the same rank numbers.
+        Ends of an earlier launch's ranks are left out. The reason is that a killed rank may sleep in the kernel, where
+        no signal reaches it, and may end only during a later launch, which uses the same rank numbers.
 
         Raises:
             ServerGoneError: the server is gone. A server that stayed stopped has been ended, with its ranks.
@@ -131,7 +131,7 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         """Fork one rank per environment; `events` later reports their ends, by rank number from 0.
 
         If `request` is None, the ranks read the request in `directory`. Return whether the server first had to import
-        modules or be replaced, which takes time that is not the launch's.
+        modules or be replaced, because that time does not count as the launch's.
         """
         self._page.clear()  # otherwise an earlier launch's counts would be taken for this one's
         case = (request or LaunchRequest.read(directory.request)).case

@@ -45,7 +45,7 @@ class Ranks(Protocol):
         """
 
     def launch(self, envs: Sequence[Mapping[str, str]], directory: LaunchDir) -> bool:
-        """Start one rank per environment; return whether preparations took time that is not the launch's."""
+        """Start one rank per environment. Return whether preparations took time that does not count as the launch's."""
 
     def events(self, timeout_s: float) -> list[dict[str, Any]]:
         """Return the ranks' next events, waiting up to `timeout_s` for the first."""

@@ -101,7 +101,7 @@ class Turnstile:
     def begin(self, order: Sequence[str]) -> None:
         """Begin a round in which the sides take the turn in this order.
 
-        No turn is given until each side has asked for one or has left the round (`leave`).
+        The first turn is given only when each side has asked for a turn or has left the round (`leave`).
         """
         with self._lock:
             self._order, self._expected = tuple(order), set(order)
@@ -170,7 +170,7 @@ class Turnstile:
     def _heard(self, connection: socket.socket) -> bool:
         """Read a request from a connection and process it; return whether the connection stays open.
 
-        Clients send no second request before they have an answer.
+        A client sends its next request only after the answer to the previous one.
         """
         try:
             text = connection.recv(1 << 10)
@@ -238,7 +238,7 @@ class Turn:
         return self._ask("take", waiting, f" {place}")
 
     def offer(self, waiting: Callable[[], None] = lambda: None) -> int:
-        """Let the other side have the turn if it is waiting, and wait to get it back; return the time waited (ns).
+        """If the other side is waiting, give it the turn and wait to get the turn back; return the time waited (ns).
 
         `waiting` is called about every second.
 

@@ -53,7 +53,7 @@ class Seen:
     def exited(self, rank: int, code: int, cpu_s: float, now: float) -> None:
         """Record that a rank has ended; `code` is minus the signal's number if a signal killed it.
 
-        Before, call `beat` with the rank's last heartbeat.
+        Call `beat` with the rank's last heartbeat before calling this.
         """
         self.codes[rank] = code
         self.cpu_s += cpu_s
@@ -100,7 +100,7 @@ class Seen:
         return self.ended_at is not None and now - self.ended_at > REAP_S
 
     def explain_hang(self, stopped: Sequence[int], timeout_s: float, setting: str) -> None:
-        """Record which rank delays the others, and a message about it.
+        """Record which rank delays the other ranks, and a message that says so.
 
         `stopped` lists ranks that a signal has stopped. `setting` names the setting by which a user allows a longer
         wait.

@@ -94,7 +94,8 @@ TABLE: dict[str, Entry] = {
 def load_strategy(name: str) -> Strategy[Any]:
     """Return the strategy with this name. For an import path such as `mine.py:TopK`, import the user's file.
 
-    Code that only reads runs, such as reports, must use `ddpbench.strategies.traits`, which imports no user code.
+    Code that only reads runs, such as a report's code, must use `ddpbench.strategies.traits` instead, which imports no
+    user code.
 
     Raises:
         KeyError: no strategy has that name.

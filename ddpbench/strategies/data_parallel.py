@@ -259,8 +259,8 @@ def _has_hooks(parameter: torch.Tensor) -> bool:
 def core_shares(cores: Sequence[int], count: int) -> list[tuple[int, ...]]:
     """Divide `cores` among `count` threads, and return each thread's cores.
 
-    The parts are equal and consecutive. If there are fewer cores than threads, each thread gets one core, which others
-    may use too.
+    The parts are equal and consecutive. If there are fewer cores than threads, each thread gets one core, which other
+    threads may use too.
     """
     size = len(cores) // count
     if size == 0:
@@ -300,11 +300,11 @@ def check_replicable(model: nn.Module) -> None:
 
 
 def replicate(module: nn.Module, *, alias: bool) -> tuple[nn.Module, dict[torch.Tensor, torch.Tensor]]:
-    """Return a replica of a module, and a dict from the module's parameters to the replica's.
+    """Return a replica of a module, and a dict that maps the module's parameters to the replica's parameters.
 
-    The replica's parameters are separate leaves, so gradients stay with the replica. With `alias` they share the
-    module's memory, and the replica has the module's buffers; otherwise both are copies. Tied weights stay tied in the
-    replica. After torch/nn/parallel/replicate.py.
+    The replica's parameters are separate leaves, so gradients stay with the replica. With `alias`, the replica's
+    parameters share the module's memory, and the replica has the module's own buffers. Otherwise parameters and buffers
+    are copies. Tied weights stay tied in the replica. The code follows torch/nn/parallel/replicate.py.
     """
     from torch import nn
 

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 
 class Master(Strategy[NoOptions]):
-    """The simplest parameter server, in which one of the ranks serves all.
+    """The simplest parameter server: one of the ranks is the server for all.
 
     With n ranks and S bytes of gradients, the link of rank 0 carries 2(n-1)·S bytes per step, compared with 2(n-1)/n·S
     on every link of a ring. A parameter that the loss does not reach gets a gradient of zeros, so the optimizer applies
-    weight decay and momentum to it as to any other; DDP without find_unused_parameters fails in this case.
+    weight decay and momentum to it as to any other parameter. DDP without find_unused_parameters fails on such a
+    parameter.
     """
 
     name = "master"

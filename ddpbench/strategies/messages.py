@@ -19,7 +19,7 @@ class Message:
 
     Calling the object begins the message, so that torch can use the object in place of `isend`. The receiver's record
     ends when the receiver has the tensor. The end of a send is known only if the sender has to wait for it. Otherwise
-    the sender's record has length 0, and only the receiver's counts.
+    the sender's record has length 0, and only the receiver's record is used.
     """
 
     # This code is kept short, since it adds to the step's time, and a pipeline has many messages in each step.
@@ -30,8 +30,8 @@ class Message:
     ) -> None:
         """Prepare a message without beginning it.
 
-        `act` is `dist.isend` or `dist.irecv`, and `own` its arguments, the tensor first. `bucket` is a number that
-        distinguishes the message from others in the step, and is the same on both sides.
+        `act` is `dist.isend` or `dist.irecv`, and `own` has its arguments, the tensor first. `bucket` is a number that
+        distinguishes the message from other messages in the step. Sender and receiver use the same number.
         """
         self._recorder, self._act, self._own, self._bucket = recorder, act, own, bucket
 

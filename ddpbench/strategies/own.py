@@ -1,4 +1,4 @@
-"""Loads a strategy from a user's file, checks it, and makes its methods raise clear errors for unusable answers."""
+"""Load a strategy from a user's file, check it, and make its methods raise clear errors for unusable results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _number(value: object) -> object:
 
 
 class _Declared(BaseModel):
-    """The types of class attributes that a user's strategy may declare. Launcher, framework and engine are fixed."""
+    """The types of class attributes that a user's strategy may declare. It cannot set launcher, framework or engine."""
 
     model_config = ConfigDict(strict=True, from_attributes=True)
 

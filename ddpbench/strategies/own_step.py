@@ -1,4 +1,4 @@
-"""Runs training steps that a user's class makes itself, under a strategy. Imports torch when imported.
+"""Run, under a strategy, training steps that a user's class makes itself. Imports torch when imported.
 
 The class calls forward, `backward()` and its optimizers as in the user's own training loop. The strategy provides the
 network that the class calls, and acts at the end of each backward. If steps are recorded, time outside backward and

@@ -124,7 +124,7 @@ def _refuse_objects(output: Any) -> None:
     """Check that torch.nn.DataParallel could gather an output on GPUs.
 
     An object that torch could rebuild from its parts, such as a decoder's cache, is accepted, but only the first
-    replica's is returned. A loss that uses it fails the proof.
+    replica's object is returned. A loss that uses this object fails the proof.
 
     Raises:
         CannotTrainError: the output has a number, a text or another object that is neither a tensor nor a container
@@ -176,7 +176,7 @@ class _Threads(torch.autograd.Function):
 
 
 def _leaves(shard: Any, wanted: Sequence[bool]) -> Any:
-    """Return a shard whose tensors are copied as leaves of a separate graph. `wanted` says which need gradients."""
+    """Copy a shard's tensors as leaves of a separate graph; return the copy. `wanted` says which need gradients."""
     each_wanted = iter(wanted)
     return map_tensors(lambda tensor: tensor.detach().clone().requires_grad_(next(each_wanted)), shard)
 

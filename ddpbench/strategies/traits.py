@@ -57,10 +57,10 @@ class Traits:
 
     @property
     def exact(self) -> bool:
-        """True if comparisons with the strategy need no caveat, because it trains as one process does.
+        """True if comparisons with the strategy need no caveat, because it trains like a single process.
 
-        That means that every step is proved to equal one process's. The base case and the upper bound, which exchange
-        nothing by design, need no caveat either.
+        That is so if every step is proved to equal a single process's step. The base case and the upper bound also need
+        no caveat; they exchange nothing by design.
         """
         return self.promise == "gradients" or (self.promise == "nothing" and self.role in ("base", "bound"))
 
@@ -210,8 +210,8 @@ def traits_named(strategy: str) -> Traits:
 def rings_among(cases: Iterable[Case]) -> bool:
     """Return whether names should call DDP a ring, because it is compared with other algorithms over emulated links.
 
-    gloo's all-reduce is a ring. If DDP itself ran with several algorithms, its names contain these instead. Users'
-    strategies do not count as other algorithms, because their algorithms are unknown.
+    gloo's all-reduce is a ring. If DDP itself ran with several algorithms, its names contain the algorithms instead.
+    Users' strategies do not count as other algorithms, because their algorithms are unknown.
     """
     linked = [
         case

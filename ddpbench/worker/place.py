@@ -29,8 +29,8 @@ def host_name() -> str:
 class JobPlace:
     """Rank, world size, cores and host of one process of a launch.
 
-    `processes` is the launcher's WORLD_SIZE. A case that trains in one process has 1 here, and may have a larger world
-    size.
+    `processes` is the launcher's WORLD_SIZE. For a case that trains in one process it is 1, even if the case's world
+    size is larger.
     """
 
     rank: int

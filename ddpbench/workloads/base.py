@@ -86,8 +86,8 @@ class Workload(ABC, Generic[OptionsT]):
 
         Inputs and targets are each a tensor or contain several tensors. A map-style dataset must be the same in every
         rank, and its samples are divided among ranks. An iterable dataset must yield only its own rank's samples, and
-        may be endless. The environment variables RANK and WORLD_SIZE tell an iterable dataset its rank, as does
-        `torch.distributed` once iteration has begun.
+        may be endless. An iterable dataset can learn its rank from the environment variables RANK and WORLD_SIZE. Once
+        iteration has begun, it can also ask `torch.distributed`.
         """
 
     @abstractmethod

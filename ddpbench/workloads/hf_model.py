@@ -1,6 +1,6 @@
 """Build models of the transformers library from configurations.
 
-This module imports torch at once, and the library only when it builds a model.
+This module imports torch immediately, and the transformers library only when it builds a model.
 """
 
 from __future__ import annotations

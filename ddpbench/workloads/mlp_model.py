@@ -1,4 +1,4 @@
-"""The perceptron of the `mlp` and `two_branch` workloads. Imports torch, so only their models import this module."""
+"""The perceptron of the workloads `mlp` and `two_branch`. Imports torch, so it is imported only to make a model."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class ModelWithLoss(OwnModel):
 
 
 def scalar(returned: Any) -> torch.Tensor:
-    """Return the loss tensor in the return value of a user's `loss`: the value itself, or its item or attribute `loss`.
+    """Return the loss tensor in the result of a user's `loss`: the result itself, or its item or attribute `loss`.
 
     Raises:
         TypeError: the loss is not a tensor with one element.

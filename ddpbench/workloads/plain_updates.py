@@ -84,7 +84,7 @@ def _wants_value(scheduler: Any) -> bool:
 
 
 def _stepping(scheduler: Any) -> Callable[..., None]:
-    """Return a hook that steps a scheduler, and does nothing once the scheduler has ended, as OneCycleLR does.
+    """Return a hook that steps a scheduler, and does nothing once a scheduler such as OneCycleLR has ended.
 
     A benchmark may make more steps than the scheduler was made for.
     """
@@ -107,7 +107,7 @@ def _stepping(scheduler: Any) -> Callable[..., None]:
 def own_optimizers(
     parameters: list[torch.Tensor], default: Callable[..., torch.optim.Optimizer], options: Any
 ) -> Any:
-    """Return what the user's `optimizer` returns for the model with these parameters, to pass to the user's `step`.
+    """Call the user's `optimizer` for the model with these parameters; return the result, an argument of `step`.
 
     `default` makes an optimizer if the user's object has no `optimizer`.
     """

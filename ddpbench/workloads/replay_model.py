@@ -241,7 +241,7 @@ class _Ready(Function):
 
 
 class _End(Function):
-    """The autograd node that is first in forward and last in backward.
+    """The autograd node that comes first in forward and last in backward.
 
     Its input `anchor` makes autograd include the node.
     """

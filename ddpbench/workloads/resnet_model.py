@@ -1,8 +1,9 @@
 """The networks of the `resnet` workload. Only `ResNet.model` imports this module, because it imports torch.
 
-They follow He et al. 2015 (arXiv 1512.03385, table 1) as torchvision builds them. The 3 x 3 convolution of a bottleneck
-has the stride, and shortcuts that change the shape are 1 x 1 convolutions. Convolutions have no bias and are
-initialised from N(0, 2 / fan_out). So the numbers of parameters and operations can be compared with published numbers.
+They follow He et al. 2015 (arXiv 1512.03385, table 1) as torchvision builds them. In a bottleneck, the 3 x 3
+convolution is the one with the stride. Shortcuts that change the shape are 1 x 1 convolutions. Convolutions have no
+bias and are initialised from N(0, 2 / fan_out). So the numbers of parameters and operations can be compared with
+published numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ WIDENING = 4
 
 
 def _convolution(channels: int, width: int, size: int, stride: int = 1) -> nn.Sequential:
-    """Return a convolution followed by BatchNorm; `size` is the kernel's. The stride must divide the image's size."""
+    """Return a convolution followed by BatchNorm. `size` is the kernel size; `stride` must divide the image's size."""
     convolution = nn.Conv2d(channels, width, size, stride=stride, padding=size // 2, bias=False)
     nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
     return nn.Sequential(convolution, nn.BatchNorm2d(width))

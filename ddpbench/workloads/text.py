@@ -83,7 +83,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """A dataset of non-overlapping pieces of a text, whose target is the byte that follows.
+    """A dataset of non-overlapping pieces of a text. The target of a piece is the byte that follows it.
 
     Item i is `(context, target)`: uint8 of shape [context_size], and an int64 scalar.
     """

@@ -52,8 +52,9 @@ class Next:
 class Masked:
     """A dataset of pairs `(tokens, targets)` for masked language modelling, both int64 of shape [length].
 
-    Some tokens are replaced by `MASK`. The targets are the original tokens there, and `IGNORED` elsewhere. Every sample
-    has the same number of masked tokens, so the mean loss over tokens equals the mean over samples.
+    Some tokens are replaced by `MASK`. At these positions, the targets are the original tokens; at all others,
+    `IGNORED`. Every sample has the same number of masked tokens, so the mean loss over tokens equals the mean over
+    samples.
     """
 
     tokens: torch.Tensor

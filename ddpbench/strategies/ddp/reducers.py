@@ -22,7 +22,7 @@ third.
 
 
 class Reducers:
-    """The DDP modules of a replica, which the replica or a framework has made.
+    """The DDP modules of a replica; the replica or a framework has made them.
 
     There is usually one module. There are several if a workload's step calls several modules, and none if a framework
     does not wrap the model of a single process.

@@ -38,8 +38,9 @@ class HookStrategy(Strategy[OptionsT]):
     def hook(self, state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Begin to average a bucket over all ranks, and return a future for the average.
 
-        `bucket.buffer()` is a one-dimensional tensor of this rank's own gradients. The value of the returned future
-        must be their average over ranks, of the same length and dtype; it may be the buffer itself.
+        `bucket.buffer()` is a one-dimensional tensor of this rank's own gradients. The returned future's value must be
+        a tensor of the same length and dtype with the average of these gradients over ranks. It may be the buffer
+        itself.
         """
 
     def state(self, job: Job, options: OptionsT) -> Any:

@@ -32,7 +32,7 @@ _ORDERS = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 def dealt(layers: int, stages: int) -> list[range]:
     """Divide `layers` layers among `stages` stages, and return each stage's range of consecutive layers.
 
-    If they don't divide evenly, the first stages have one layer more.
+    If the layers don't divide evenly, the first stages have one layer more.
     """
     size, more = divmod(layers, stages)
     starts = [stage * size + min(stage, more) for stage in range(stages + 1)]
@@ -106,7 +106,7 @@ class PipelineReplica(PieceReplica):
     def _averaging(
         self, stage: nn.Module, across: dist.ProcessGroup, number: Callable[[int], int]
     ) -> Reducers:
-        """Wrap the stage in DDP over the ranks with the same stage in other pipelines. Return its `Reducers`.
+        """Wrap the stage in DDP over the ranks that have the same stage in other pipelines. Return its `Reducers`.
 
         `number` maps a bucket's number to one that no other stage uses.
         """

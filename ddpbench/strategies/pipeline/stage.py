@@ -19,7 +19,7 @@ _MESSAGE_BYTES = 1 << 16
 class CheckedStage(PipelineStage):
     """A stage that sends its neighbours the shapes and dtypes of its tensors as JSON, where torch would use pickle.
 
-    It overrides two private methods of torch 2.13. An older torch still exchanges pickles.
+    It overrides two private methods of torch 2.13. Under older versions of torch, stages still exchange pickles.
     """
 
     def _send_meta(self, meta: Any, dst_stage: int) -> None:

@@ -144,10 +144,10 @@ class PostLocalSgdReplica(PeriodicReplica):
 
 
 def _check_contiguous(model: torch.nn.Module) -> None:
-    """Check that trained weights are contiguous, unlike for example in the layout channels_last.
+    """Check that trained weights are contiguous. In the layout channels_last, for example, they are not.
 
-    The averager makes weights contiguous. DDP reads gradients from its buckets by the weights' current strides, and
-    would then assign them in the wrong order.
+    torch's averager makes weights contiguous, which would change their strides. DDP reads gradients from its buckets by
+    the weights' current strides, so it would then assign gradients in the wrong order.
 
     Raises:
         CannotTrainError: a trained weight is not contiguous.

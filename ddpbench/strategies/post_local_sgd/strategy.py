@@ -8,10 +8,10 @@ from ddpbench.strategies.post_local_sgd import PostLocalSgdOptions
 
 
 class PostLocalSgd(Strategy[PostLocalSgdOptions]):
-    """Post-local SGD (Lin, Stich, Patel, Jaggi, ICLR 2020) by torch, which averages parameters once per `period` steps.
+    """torch's post-local SGD (Lin, Stich, Patel, Jaggi, ICLR 2020). Parameters are averaged once per `period` steps.
 
-    Buffers such as BatchNorm's statistics are not shared between ranks, because sending them in every step would cancel
-    the saving.
+    Buffers such as BatchNorm's statistics are not shared between ranks. Sending them in every step would cost the time
+    that averaging rarely saves.
     """
 
     name = "post_local_sgd"

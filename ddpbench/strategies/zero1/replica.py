@@ -57,8 +57,8 @@ def _updated(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
 def _cut_down(optimizer: torch.optim.Optimizer) -> Callable[..., torch.optim.Optimizer]:
     """Return a function to pass to ZeroRedundancyOptimizer as the optimizer's class.
 
-    Called with this rank's groups, it returns the given optimizer with these groups. So optimizers of any class and
-    with any number of groups keep their settings.
+    That function takes this rank's parameter groups, and returns the given optimizer with only these groups. In this
+    way optimizers of any class and with any number of groups keep their settings.
     """
 
     def made(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
@@ -120,7 +120,7 @@ class SharedOutOptimizer(ZeroRedundancyOptimizer):
     def _local_step(
         self, gradients: Any = None, closure: Callable[[], float] | None = None, **settings: Any
     ) -> float | None:
-        """Make this rank's part of an update. In the first update, check that only this part was updated.
+        """Update this rank's part of the parameters. In the first update, check that only this part changed.
 
         Raises:
             CannotTrainError: the optimizer steps other optimizers, with parameters that other ranks update.

@@ -62,7 +62,7 @@ def checked_version() -> str:
 
 @cache
 def start(store: pmi.Store, rank: int, size: int) -> Any:
-    """Start MPI in this process and return the communicator of all ranks. Later calls return it again.
+    """Start MPI in this process and return the communicator of all ranks. Later calls return the same object.
 
     Raises:
         MachineError: no MPI library is installed, it allows no calls from several threads, or its world is not `size`

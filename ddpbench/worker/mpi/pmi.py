@@ -1,9 +1,9 @@
 """Answers the requests of an MPI library to its process manager, in PMI-1's simple wire protocol.
 
-An MPI library finds its ranks through the launcher's process manager. Neither the fork server nor torchrun has one, so
-each rank answers its own MPI, with the help of the store in which torch's ranks have met. MPICH and its derivatives
-(Intel MPI, MVAPICH) speak the protocol. Its messages are lines `cmd=NAME key=value ...` over the descriptor PMI_FD
-(MPICH, src/pmi/src/pmi_v1.c).
+An MPI library finds its ranks through the launcher's process manager. Neither the fork server nor torchrun has a
+process manager, so each rank answers its own MPI library. It gets the answers from the store through which torch's
+ranks have found each other. MPICH and its derivatives (Intel MPI, MVAPICH) speak the protocol. Its messages are lines
+`cmd=NAME key=value ...` over the descriptor PMI_FD (MPICH, src/pmi/src/pmi_v1.c).
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Answers:
 def environment(descriptor: int, *, rank: int, size: int, given: Mapping[str, str]) -> dict[str, str]:
     """Return the variables `given`, changed so that an MPI library sends its requests to `descriptor`.
 
-    Variables of other process managers are left out, because mpiexec and srun set them for their own, different worlds.
+    Variables of other process managers are left out: mpiexec and srun set them for groups of ranks of their own.
     """
     others = {name: value for name, value in given.items() if not name.startswith(("PMI_", "PMIX_", "PMI2_"))}
     return {**others, "PMI_FD": str(descriptor), "PMI_RANK": str(rank), "PMI_SIZE": str(size)}

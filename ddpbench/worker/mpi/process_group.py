@@ -1,8 +1,8 @@
-"""A process group of torch that makes every collective by MPI. Importing this module imports torch.
+"""A process group for torch that runs every collective in MPI. Importing this module imports torch.
 
-It works like torch's ProcessGroupMPI, which exists only in builds from source. A thread of the group makes the
-collectives as blocking calls, one after the other, so that they overlap with the rank's computation. Point-to-point
-messages use MPI_Isend and MPI_Irecv.
+It works like torch's ProcessGroupMPI, which exists only in builds from source. A thread of the group runs the
+collectives as blocking calls, one after the other, while the rank computes. Point-to-point messages use MPI_Isend and
+MPI_Irecv.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class CheckpointError(Exception):
 class Saver:
     """Writes and times one rank's part of a launch's checkpoints.
 
-    All ranks share the folder, or all ranks of each node do.
+    Either all ranks share one folder, or the ranks of each node share one.
     """
 
     model: torch.nn.Module
@@ -78,7 +78,7 @@ class Saver:
         return make(self.folder, 0o700)
 
     def _join(self) -> list[Identity]:
-        """Make the folder if this node does not share rank 0's disk, and check that it belongs to this user.
+        """Make the folder if this node does not share rank 0's disk; check that this user owns the folder.
 
         Return a list with the folder's identity. The list is empty on rank 0, which has made the folder.
 

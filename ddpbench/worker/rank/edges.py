@@ -1,4 +1,4 @@
-"""Counters read right before and after a block of steps, outside the timed part, and records made from them."""
+"""Read counters right before and after a block of steps, outside the timed part, and make records from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluation after all training, which is forward and loss without gradients, timed in blocks as training is."""
+"""Evaluate after all training: forward and loss without gradients. Evaluation is timed in blocks, like training."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ class Measurement:
         return timed_ns, step_ns
 
     def _check_ranks_agree(self) -> None:
-        """Check that ranks have equally long data and, if the strategy ensures it, equal parameters.
+        """Check that all ranks have equally long data and, if the strategy promises it, equal parameters.
 
         Raises:
             DivergedError: parameters differ.

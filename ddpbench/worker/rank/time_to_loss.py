@@ -38,9 +38,9 @@ def train_to(
 ) -> Iterator[LossCurve]:
     """Train until the loss reaches `target_loss` or its limits are used up. Yield a record of each group of steps.
 
-    `batches` are the rank's, from the first on. Within a group, ranks only train and note the time, and losses stay on
-    the device. Between groups, rank 0 decides for all ranks whether to continue. If the loss becomes NaN or infinite,
-    training ends without the group in which that happened.
+    `batches` yields the rank's batches from the first one on. Within a group, ranks only train and record times, and
+    losses stay on the device. Between groups, rank 0 decides for all ranks whether to continue. If the loss becomes NaN
+    or infinite, training ends without the group in which that happened.
     """
     case, processes = training.case, training.place.processes
     precision = precision_of(case.precision, training.device)  # fp16's loss scale restarts

@@ -12,7 +12,8 @@ from ddpbench.worker.place import JobPlace
 class LinkCounters:
     """Byte counters of one network interface in this process's network namespace.
 
-    They are read from /proc/self/net, because /sys shows the namespace in which it was mounted.
+    The counters are read from /proc/self/net, because /sys shows the interfaces of the namespace in which /sys was
+    mounted.
     """
 
     def __init__(self, interface: str, node: int, table: Path = Path("/proc/self/net/dev")) -> None:

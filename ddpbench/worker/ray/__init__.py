@@ -1,1 +1,1 @@
-"""Ranks that Ray Train starts. Modules for the process that starts Ray, each rank's parent process, and the rank."""
+"""Ranks that Ray Train starts: code for the process that starts Ray, for each rank's parent process, and for ranks."""

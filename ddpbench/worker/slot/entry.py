@@ -105,7 +105,7 @@ def _warn(place: SlotPlace, key: bytes, problem: str) -> None:
 
 
 def _listen() -> None:
-    """Make the first SIGINT or SIGTERM interrupt this process, and later ones be ignored.
+    """Make the first SIGINT or SIGTERM interrupt this process, and ignore later signals.
 
     Launchers signal both the terminal's process group and each process. The second signal must not interrupt the
     clean-up that the first has begun.
@@ -128,8 +128,8 @@ def _ignore_signals() -> None:
 def _launcher_check() -> Callable[[], None]:
     """Return a function that raises LaunchError once this process's parent has ended.
 
-    The kernel could kill this process with its parent (PR_SET_PDEATHSIG). But it watches only the thread that started
-    this process, and a launcher may have many threads.
+    The kernel's own way (PR_SET_PDEATHSIG) is not used, because it watches only the thread that started this process,
+    and a launcher may have many threads.
     """
     parent = os.getppid()
 

@@ -1,7 +1,8 @@
 """The leading slot, which decides what is launched next, watches all slots' ranks, and writes every outcome.
 
-The plan gives the order: proofs first, then round after round while `budget.total` lasts, up to `rounds_max`. The width
-of confidence intervals is not considered, because rank-side code computes no statistics; the report shows the width.
+The plan gives the order: proofs first, then round after round until the time `budget.total` is spent, at most
+`rounds_max` rounds. The leader does not stop early when confidence intervals are narrow, because rank-side code
+computes no statistics; the report shows their width.
 """
 
 from __future__ import annotations
@@ -232,9 +233,7 @@ class Leader:
         )
 
     def _gather(self, directory: LaunchDir, job: int, states: Sequence[dict[str, Any]]) -> None:
-        """Write the files that ranks with separate disks sent, and wait for the other ranks' records on the shared
-        disk.
-        """
+        """Write the files sent by ranks with separate disks; wait until other ranks' records are on the shared disk."""
         for rank, state in enumerate(states):
             if parts := state.get("files"):
                 for name, path in (("records", directory.records(rank)), ("log", directory.log(rank))):

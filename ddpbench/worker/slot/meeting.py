@@ -1,7 +1,7 @@
 """The store through which slots exchange messages. torchrun or slot 0 serves it.
 
 Keys have a prefix of this job and attempt. Values are JSON objects, authenticated (`sealing`) and checked with a schema
-(`messages`). No call blocks longer than its timeout, so that a slot can check its rank and its launcher in between.
+(`messages`). No call blocks longer than its timeout, so that a slot can check its rank and its launcher between calls.
 """
 
 from __future__ import annotations
@@ -196,9 +196,9 @@ class Meeting:
 def _opened_store(
     place: SlotPlace, launcher_lives: Callable[[], None], join_s: float, *, serves: bool
 ) -> TCPStore:
-    """Return the store at `place`'s address, served by this process or reached within `join_s` seconds.
+    """Serve the store at `place`'s address, or connect to it within `join_s` seconds, and return it.
 
-    Each attempt is short, so that the launcher is checked in between.
+    Each attempt to connect is short, and the launcher is checked between attempts.
 
     Raises:
         MeetingGoneError: the store cannot be reached or served.

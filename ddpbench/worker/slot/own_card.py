@@ -1,4 +1,4 @@
-"""This slot's report to the other slots on its place, machine and versions, and on the plan that it will run."""
+"""This slot's report to the other slots: its place, its machine, versions, and the plan that it will run."""
 
 from __future__ import annotations
 

@@ -152,10 +152,11 @@ def _who(card: Card) -> str:
 
 
 def leading(cards: Sequence[Card]) -> int:
-    """Return the rank of the slot that leads, which is the first slot of the node with the most finished launches.
+    """Return the rank of the leading slot, the first slot of the node whose directory has the most finished launches.
 
-    Between equals, the lowest rank leads. The number of launches matters because torchrun's c10d rendezvous orders
-    nodes differently each time, and nodes without a common directory must keep their records together.
+    If several nodes have equally many, the lowest rank leads. If nodes have no common directory, a resumed run must be
+    led by the node that has the earlier records. Ranks don't show which node that is, because torchrun's c10d
+    rendezvous orders nodes differently each time.
     """
     firsts = [members[0] for members in _by_node(cards)]
     return max(firsts, key=lambda card: (card.finished, -card.rank)).rank

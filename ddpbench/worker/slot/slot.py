@@ -226,7 +226,7 @@ class Slot:
     def begin_round(self, number: int, envs: Sequence[Mapping[str, str]], *, fresh: bool) -> None:
         """Ensure that fork servers run for all environments of the round, and report the time it took.
 
-        `fresh` replaces earlier servers, because all ranks forked from one server share its address layout.
+        If `fresh`, earlier servers are replaced, because all ranks forked from one server share its address layout.
         """
         if fresh:
             self.close_servers(self.beat)

@@ -184,7 +184,7 @@ MEMORY_BYTES = 256 << 20
 def in_memory(batches: Iterator[Any], on_batch: Callable[[], None]) -> Iterator[Any]:
     """Keep the first batches in memory and return an endless iterator over them, so that no step loads anything.
 
-    At least one batch is kept and at most `MEMORY_BATCHES`. `on_batch` is called after each, to show progress.
+    From 1 to `MEMORY_BATCHES` batches are kept. `on_batch` is called after each of them, to show progress.
 
     Raises:
         ValueError: raised by the iterator, if a step changes the values of a batch each time.
@@ -205,7 +205,7 @@ def in_memory(batches: Iterator[Any], on_batch: Callable[[], None]) -> Iterator[
 def _cycled(kept: list[Any]) -> Iterator[Any]:
     """Yield the kept batches endlessly, and check that steps don't change them.
 
-    A step may write into a batch if writing a second time changes no value.
+    A step may write into a batch if a later step on the same batch writes the same values again.
 
     Raises:
         ValueError: a step changes the values of a batch each time.

@@ -39,9 +39,9 @@ class GroupControl:
 def meet(case: Case, place: JobPlace, *, uses_backend: bool, device: torch.device) -> Control:
     """Form the process groups that this case needs, and return the `Control` through which ranks agree.
 
-    The default group, of the case's backend, is used by the strategy alone. If a launcher such as Ray has formed the
-    default group, it is used. If the user's code has formed it during its import, it is used if it fits the case, and
-    replaced otherwise.
+    The default group has the case's backend, and only the strategy uses it. If a launcher such as Ray has already
+    formed the default group, that group is kept. If the user's code has formed it during import, it is kept if it fits
+    the case, and otherwise replaced.
 
     Raises:
         RuntimeError: the group that the launcher formed has other ranks or a different backend.
@@ -103,7 +103,7 @@ def _check_formed(backend: str, place: JobPlace) -> None:
 
 
 def _store(place: JobPlace) -> Store | None:
-    """Return the store in which ranks meet, or None if it is the one at MASTER_ADDR and MASTER_PORT.
+    """Return the store in which ranks meet, or None for torch's usual store at MASTER_ADDR and MASTER_PORT.
 
     A fork server's ranks meet in the file DDPBENCH_RENDEZVOUS. Ranks of slots use the slots' store, which serves all
     launches. Their keys in it have the prefix DDPBENCH_STORE.

@@ -1,4 +1,4 @@
-"""Restores and reports settings of a rank's process that the experiment prescribes and a user's code has changed."""
+"""If a user's code changes settings of a rank's process that the experiment prescribes, restore and report them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Batches by position in one order of samples for all ranks, so that training can continue on any number of ranks.
+"""Batches from one order of samples common to all ranks, so that training can continue on any number of ranks.
 
 The order is the dataset's, reshuffled for each pass with the case's seed, one pass after the other. In a step of n
 ranks, each rank takes one of the next n local batches. So a snapshot only has to store how many samples were trained
-on. Which samples a batch contains is read from the dataset's answers, not from the requested indices.
+on. The samples of a batch are identified by the dataset's answers and not by the requested indices, because a dataset
+may return other samples than the requested ones.
 """
 
 from __future__ import annotations

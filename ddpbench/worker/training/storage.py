@@ -1,4 +1,4 @@
-"""Input over the network, where each batch's bytes are fetched from an emulated store before the batch's step."""
+"""Input over the network: each batch's bytes are fetched from an emulated store before the batch's step."""
 
 from __future__ import annotations
 

@@ -213,11 +213,11 @@ class Training:
         self._begun = begun
 
     def check_even(self, control: Control) -> None:
-        """Check that passes over the data are equally long on all ranks, as far as their lengths are known by now.
+        """Check that passes over the data are equally long on all ranks, as far as the lengths are known at this time.
 
-        Ranks that repeat their data never wait for another rank's end, and so would not notice a difference. With `data
-        = "memory"`, ranks may stop at different numbers of batches. So a rank whose length is unknown is compared only
-        with ranks whose length it has exceeded.
+        Ranks repeat their data endlessly, so without this check they would not notice that another rank's data end
+        earlier. With `data = "memory"`, ranks may stop at different numbers of batches. So a rank whose length is
+        unknown is compared only with ranks whose length it has exceeded.
 
         Raises:
             ValueError: the lengths differ; raised on all ranks.

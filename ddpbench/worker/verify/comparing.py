@@ -144,12 +144,12 @@ class Comparer:
         unchanged: str = UNCHANGED,
         train: Callable[[torch.nn.Module], Tensors] | None = None,
     ) -> Proof:
-        """Compare how updates changed this rank's parameters with how they changed one process's.
+        """Compare the change of this rank's parameters by updates with the change of one process's parameters.
 
-        Updates changed this rank's parameters from `before` to `own`, and one process's from `before` to `expected`.
-        Return the result as a proof; `unchanged` is its note if no parameter changed. `train` repeats one process's
-        training of a model in its initial state, and returns its parameters. It serves to measure rounding: if the
-        error exceeds the tolerance, errors of numbers that rounding explains are left out.
+        This rank's parameters changed from `before` to `own`, one process's parameters from `before` to `expected`.
+        Return the result as a proof, whose note is `unchanged` if no parameter changed. `train` repeats one process's
+        training of a model in its initial state, and returns the model's parameters. It is used to measure rounding if
+        the error exceeds the tolerance: errors of numbers that rounding explains are then left out.
         """
         allowed = self.tolerances.change
         rounds = allowed is None or self.tolerances.rounds
@@ -247,8 +247,9 @@ class Comparer:
     def explained(self, proof: Proof) -> Proof:
         """Return `proof`, or a replacement if a fault of the model explains the failure.
 
-        The replacement counts as not compared, so that the strategy does not fail. Replicas that end up different
-        because of the model remain a failure, with a note on the model. All ranks must call this method together.
+        The replacement counts as not compared, so that the strategy does not fail. But if the model makes replicas end
+        up different, the result remains a failure, with a note about the model. All ranks must call this method
+        together.
 
         Raises:
             CannotTrainError: the strategy leaves out part of the model's steps.
@@ -325,7 +326,7 @@ class Comparer:
         return {name: self.precision.true_gradient(dense(grad)) for name, grad in found.items()}
 
     def proof(self, compared: ComparedQuantity, error: float, tolerance: float | None = None) -> Proof:
-        """Return a proof with the largest error of all ranks, the same on every rank.
+        """Return a proof with the largest of all ranks' errors; every rank returns the same proof.
 
         `tolerance` defaults to the allowed error of gradients. All ranks must call this method together.
         """

@@ -82,7 +82,7 @@ class Faults:
         """Return a sentence if the model's forward pass overwrites parameters; otherwise `""`.
 
         If the first examination found nothing, the model is examined again after a few updates. For example, a running
-        average of parameters changes only once the parameters have. All ranks must call this method together.
+        average of parameters changes only after the parameters have changed. All ranks must call this method together.
         """
         found = self._examination.writes
         if not found:
@@ -152,10 +152,11 @@ class Faults:
         return ""
 
     def _after_others(self, values: Tensors) -> float:
-        """Return the largest relative error between a shard's gradient alone and after another shard's, over all ranks.
+        """Compare a shard's gradient with the same gradient after another shard's; return the largest relative error.
 
-        Two shards are tried in both orders. A running maximum, for example, changes in one order only, and state that
-        the first batch sets never changes afterwards.
+        The error is the largest of all ranks. Two shards are tried in both orders, because some state depends on the
+        order: a running maximum changes only if the larger value comes second, and some state is set by the first batch
+        and never changes afterwards.
         """
         found = 0.0
         if len(self._one.shards) > 1:

@@ -216,7 +216,7 @@ class _TimeUpError(BaseException):
 def _ended_after(limit_s: float) -> Iterator[None]:
     """Raise `_TimeUpError` in the enclosed code after `limit_s` seconds.
 
-    The exception comes late if the code is then waiting outside Python.
+    If the code is waiting outside Python at that time, the exception is raised only after the wait.
     """
 
     def time_is_up(_number: int, _frame: FrameType | None) -> None:

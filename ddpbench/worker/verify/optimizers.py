@@ -31,7 +31,7 @@ every fifth time, and a gradient scaler skips steps until its scale is low enoug
 
 
 def not_its_own(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> str:
-    """Return a sentence if the optimizers' parameters are not exactly the model's trainable ones; otherwise `""`."""
+    """Return a sentence if the optimizers' parameters are not exactly the model's trainable parameters; or `""`."""
     given = [each for one in optimizers for group in one.param_groups for each in group["params"]]
     held = {id(each) for each in given}
     names = {id(each): name for name, each in model.named_parameters() if each.requires_grad}

@@ -79,7 +79,8 @@ def _unrepeatable(
 ) -> str:
     """Return why the lockstep replicas cannot be a reference; `""` if repeating their steps gives the same parameters.
 
-    A cause found in one number type is returned for the next one too, in which two results may agree by chance.
+    A cause that was found in one number type is also returned for the next type, because results may agree there by
+    chance.
     """
     if prover.unrepeatable:
         return prover.unrepeatable
@@ -357,8 +358,8 @@ def _values_of(model: torch.nn.Module, names: Collection[str]) -> Tensors:
 def _called(wrappers: Sequence[torch.nn.Module]) -> Iterator[dict[torch.nn.Module, int]]:
     """Yield a dictionary that counts each module's calls with gradients enabled.
 
-    On exit, a module that was called only without gradients counts as called once if no backward pass has reached its
-    parameters. Its gradients were then computed in a different way, which is not a bypass of the wrapper.
+    If a module was called only without gradients, and no backward pass has reached its parameters, it counts as called
+    once when the context ends. Its gradients were then computed in a different way, without bypassing the wrapper.
     """
     seen = dict.fromkeys(wrappers, 0)
     without: set[torch.nn.Module] = set()
@@ -490,7 +491,8 @@ _STATE = (
 def _with_buffers_sent(prover: ComparingRank, numbers: NumberTypes, parts: Sequence[Any]) -> Tensors | None:
     """Return the parameters after lockstep steps in which all replicas get the first replica's buffers.
 
-    None if this makes no difference, because no replica computes with buffers that its samples change.
+    Return None if sending buffers makes no difference, because no replica computes with buffers that its samples
+    change.
     """
     if len(parts) < 2:
         return None
@@ -640,7 +642,7 @@ class Lockstep:
         return trained(model)
 
     def run(self) -> None:
-        """Make `STEPS` steps, and more until every optimizer has made `UPDATES` updates, at most `MOST_STEPS`.
+        """Make `STEPS` steps or more, until every optimizer has made `UPDATES` updates, but at most `MOST_STEPS` steps.
 
         Raises:
             UnequalRanksError: the replicas made different numbers of backward passes, or reached different parameters.
@@ -777,7 +779,7 @@ def _leaves_out_parts(replicas: Sequence[torch.nn.Module]) -> bool:
 
 
 def _parts_of(model: Any) -> list[torch.nn.Module]:
-    """Return the modules of a model that a strategy wraps separately."""
+    """Return those modules of a model which a strategy wraps separately."""
     parts: list[torch.nn.Module] = []
 
     def noted(part: torch.nn.Module) -> torch.nn.Module:

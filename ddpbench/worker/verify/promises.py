@@ -123,8 +123,8 @@ def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
 def _loss(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
     """Compare the first step's loss, averaged over ranks that know it, with one process's loss.
 
-    Losses are compared because measured times to a target loss depend on them. Losses are not compared under autocast,
-    which rounds them, nor if the model draws random numbers.
+    Losses are compared because measured times to a target loss depend on them. They are not compared under autocast,
+    which rounds them, or if the model draws random numbers.
     """
     prover, strategy = comparer.prover, comparer.training.strategy
     apart = prover.processes > 1 and not strategy.whole_batches and len(comparer.shards) == prover.processes
@@ -270,7 +270,7 @@ def _step(
 ) -> None:
     """Make the replica's step on a batch, without its update.
 
-    `each_step` compares the gradients with those of `shards`.
+    `each_step` compares the step's gradients with gradients computed from `shards`.
     """
     if each_step:
         each_step.expect(shards)
@@ -675,9 +675,7 @@ class _Kept:
         return self.comparer.prover.average(kept_of(self.replica, self.whole))
 
     def shares(self, kept: Tensors, whole: Tensors) -> dict[str, float]:
-        """Return the fraction of `whole` that is in `kept`, by norm, for vectors and for matrices; the same on all
-        ranks.
-        """
+        """Return the largest of all ranks' ratios of `kept`'s norm to `whole`'s, for vectors and for matrices."""
         shares = [_share(kept, whole, names) for names in self.parts.values()]
         return dict(zip(self.parts, self.comparer.prover.all_agreed(shares), strict=True))
 

@@ -61,8 +61,8 @@ class Prover:
         """Yield the case's proofs one by one, float64 first, and then its costs; every rank yields the same.
 
         Comparisons in float64 prove the algorithm, without autocast. Comparisons in the trained number types follow,
-        under the case's autocast if there is one. On GPUs, TF32 is off. It would round a shard's gradient and the whole
-        batch's gradient by different amounts, larger than the tolerance.
+        under the case's autocast if there is one. On GPUs, TF32 is off. TF32 would round a shard's gradient and the
+        whole batch's gradient differently, by more than the tolerance.
         """
         if self.training.device.type == "cuda":  # this process times nothing
             torch.backends.cudnn.allow_tf32 = False
@@ -252,7 +252,7 @@ class Prover:
         """Return the floating-point operations per sample of a forward and backward pass, as torch counts them.
 
         Operations are counted for a batch and divided by the number of samples, because BatchNorm refuses a single
-        sample. None on ranks that need not count them, or if torch cannot count them.
+        sample. Return None on ranks that need not count operations, or if torch cannot count them.
         """
         if self.rank != 0 and not (self.gathers or self._waits):
             return None

@@ -1,4 +1,4 @@
-"""Find why an update cannot be compared with one process's.
+"""Find out why an update cannot be compared with an update in one process.
 
 Updates may draw random numbers, keep state, differ by rank, be rounded, or combine all parameters.
 """
@@ -127,7 +127,7 @@ class UpdateFaults:
         return several and is_import_path(training.case.workload)
 
     def _apart(self, one: Tensors, other: Tensors, before: Tensors) -> float:
-        """Return the norm of `one` - `other` divided by the norm of `one` - `before`, the largest of all ranks' values.
+        """Return the largest of all ranks' values of the norm of `one` - `other` divided by that of `one` - `before`.
 
         Parameters that only one of two sets has, because a step froze them or made them trainable, are left out. The
         result is infinite if `one` equals `before` but not `other`.

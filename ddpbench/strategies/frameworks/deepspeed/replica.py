@@ -42,7 +42,7 @@ def settings_of(job: Job, options: DeepSpeedOptions) -> dict[str, Any]:
 class DeepSpeedReplica(Replica):
     """A model in DeepSpeed's engine.
 
-    Under stages 1 and 2, its parameters become slices of a flat tensor, and stay so after `close`.
+    Under stages 1 and 2, the model's parameters become slices of a flat tensor, also after `close`.
     """
 
     def __init__(self, job: Job, options: DeepSpeedOptions) -> None:
@@ -90,7 +90,7 @@ class DeepSpeedReplica(Replica):
     def held_bytes(self) -> tuple[int, int, int]:
         """Return the sizes of parameters, gradients and optimizer state on this rank (bytes).
 
-        Under stages 1 and 2, the state includes this rank's copy of its part of the weights.
+        Under stages 1 and 2, the optimizer state includes a copy of the part of the weights that this rank updates.
         """
         parameters = local_bytes(self.job.model.parameters())
         state = state_bytes(self.optimizer)

@@ -155,7 +155,8 @@ class TrainerReplica(DdpInsideReplica):
 class _Batches:
     """ddpbench's batches in the form of a DataLoader for the Trainer.
 
-    It has a length, because without one the Trainer would fetch each batch one step ahead to know which is the last.
+    It has a length. Without a length, the Trainer would fetch each batch one step ahead, to know which batch is the
+    last.
     """
 
     def __init__(self, loop: Inverted, parts: int) -> None:

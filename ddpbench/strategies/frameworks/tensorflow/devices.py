@@ -32,7 +32,7 @@ def quiet_tensorflow() -> Any:
 
 
 def mirrored(replicas: int, *, threads: int, cross_device_ops: str) -> Any:
-    """Return this process's `MirroredStrategy` for `replicas` logical devices. Later calls return it again."""
+    """Return this process's `MirroredStrategy` for `replicas` logical devices. Later calls return the same object."""
 
     def make() -> Any:
         tf = quiet_tensorflow()
@@ -48,7 +48,7 @@ def mirrored(replicas: int, *, threads: int, cross_device_ops: str) -> Any:
 
 
 def multi_worker(rank: int, ranks: int, *, threads: int, implementation: str, bytes_per_pack: int) -> Any:
-    """Return this rank's `MultiWorkerMirroredStrategy`. Later calls return it again. All ranks call this together."""
+    """Return this rank's `MultiWorkerMirroredStrategy`, later calls the same object. All ranks call this together."""
 
     def make() -> Any:
         tf = quiet_tensorflow()
@@ -121,7 +121,7 @@ def _address(sent: Any) -> str:
 def _own_address() -> str:
     """Return the address at which other ranks reach this host, from its route to rank 0's host.
 
-    It is loopback if all ranks are on this host.
+    If all ranks are on this host, it is the loopback address.
     """
     master = os.environ.get("MASTER_ADDR", "")
     if not master or os.environ.get("DDPBENCH_RENDEZVOUS"):
