@@ -88,7 +88,7 @@ class StoredPlan:
         return next((entry for entry in self.cases if entry.case.case_id == case_id), None)
 
     def request(self, case: Case, purpose: Purpose, round_number: int) -> LaunchRequest:
-        """Return the request for one launch of a case, which its ranks read."""
+        """Return the request for one launch of a case. The launch's ranks read the request."""
         return LaunchRequest(
             case=case,
             purpose=purpose,

@@ -36,8 +36,8 @@ def claims_answer(claims: Sequence[DecidedClaim], findings: Sequence[Finding]) -
     If there is one claim, its finding is returned unchanged. The verdict is `unresolved` if no claim is decided.
 
     Args:
-        claims: in the experiment's order.
-        findings: one on each claim, in the same order.
+        claims: the claims, in the experiment's order.
+        findings: one finding on each claim, in the same order.
     """
     if not claims:
         return None

@@ -3,8 +3,9 @@
     .benchmarks/Linux-CPython-3.11-64bit/0001_main.json
 
 Files written by `pytest --benchmark-save=main`, `--benchmark-autosave` and `ddpbench baseline save main RUN_DIR` form
-one list. In it, a name is a file's full name (`0001_main`), its number (`0001`), or the part after the number (`main`),
-which means the latest file of that name. `MACHINE/NAME` is looked up in the folder of a different machine.
+one list. A file in this list can be named by its full name (`0001_main`), by its number (`0001`), or by the part after
+the number (`main`). The last means the latest file of that name. `MACHINE/NAME` is looked up in the folder of a
+different machine.
 """
 
 from __future__ import annotations

@@ -74,10 +74,10 @@ def correlation_of(cases: Sequence[Sequence[Timing]]) -> Correlation:
 
 
 def correlation_of_levels(cases: Sequence[Sequence[Timing]]) -> Correlation:
-    """Return the correlation of the cases' own times, which includes effects that a round's cases have in common.
+    """Return the correlation of the cases' own times. Effects that all cases of a round share count towards it.
 
-    The result is 0 if there are too few rounds. The interval of a case's own step time assumes that this correlation
-    is 0, and is not widened by it.
+    The result is 0 if there are too few rounds. The interval of a case's own step time assumes that this correlation is
+    0, and is not widened by it.
     """
     return _correlation_of(cases, fewest=1, ratios=True)
 

@@ -200,7 +200,7 @@ def _heading(panel: Panel, groups: _Groups) -> str:
 
 
 def _bound_of(row: Row, bounds: Mapping[Hashable, Row]) -> Interval | None:
-    """Return the throughput of independent ranks with the same computation as the case; None if none were measured."""
+    """Return the throughput of independent ranks with the same computation as the case; None if it was not measured."""
     bound = bounds.get(grouping.deciding("compute", row.case))
     return bound.samples_per_s if bound is not None else None
 
