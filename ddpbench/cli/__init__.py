@@ -108,7 +108,7 @@ _HELP = ("-h", "--help")
 
 
 def _installed_commands(known: Iterable[str]) -> str:
-    """Return lines for the help on the commands of installed packages, except `known` names; empty without any."""
+    """Return the help's lines about commands of installed packages, without `known` names; empty if there are none."""
     lines = [
         f"  {on_one_line(name)}  {on_one_line(words)}\n" for name, words in listed("command", known).items()
     ]
@@ -439,7 +439,7 @@ class _Parser(argparse.ArgumentParser):
         return known
 
     def _is_unknown_flag(self, word: str) -> bool:
-        """Return whether a word is a flag that this parser lacks, also as an abbreviation."""
+        """Return whether a word is a flag that this parser does not know, not even by an abbreviation."""
         flag, known = word.partition("=")[0], self._option_string_actions
         is_flag = word.startswith("-") and bool(flag.strip("-"))
         return is_flag and flag[:2] not in known and not any(one.startswith(flag) for one in known)

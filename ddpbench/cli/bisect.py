@@ -108,7 +108,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _removed_if_refused(out: Path) -> Iterator[None]:
-    """If the body refuses its request, remove the folder `out` if the body made it and left it empty."""
+    """If the body raises a RequestError, remove the folder `out`, unless it existed before or is not empty."""
     from ddpbench.errors import RequestError
 
     made_here = not out.exists()

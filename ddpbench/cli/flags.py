@@ -163,7 +163,7 @@ def experiment(parser: argparse.ArgumentParser, default: str | None = None) -> N
 
 
 def overrides(parser: argparse.ArgumentParser, example: str) -> None:
-    """Add `--set`, whose settings replace those of the experiment."""
+    """Add `--set`, whose settings replace the experiment's settings."""
     parser.add_argument(
         "--set",
         dest="overrides",

@@ -119,7 +119,7 @@ def aligned(
     breakable: Collection[int] = (0,),
     gaps: Sequence[str] = ("  ", " "),
 ) -> list[str]:
-    """Return rows as lines with aligned columns: those in `left` aligned left, the others right.
+    """Return rows as lines with aligned columns. Columns in `left` are aligned left, the others right.
 
     If the rows are wider than `width`, cells of the `breakable` columns wrap, the widest column first. If that is not
     enough, the columns are separated by the next, narrower entry of `gaps`. Rows that still do not fit stay too wide.

@@ -266,9 +266,10 @@ def _check(links: Links, nodes: int, ranks_per_node: int) -> None:
 
 
 def phases(topology: Topology) -> tuple[FlowPhase, ...]:
-    """Return phases of traffic, which together load each rate-limited cable at its full rate.
+    """Return phases of traffic that together load every rate-limited cable at its full rate.
 
-    The first phases load cables within nodes, then come cables between nodes, then between racks.
+    The first phases load cables within nodes, later phases cables between nodes, and the last ones cables between
+    racks.
     """
     made = (
         _within_nodes(topology),

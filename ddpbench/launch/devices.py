@@ -89,7 +89,7 @@ def _refusal(check: Callable[[], object]) -> str:
 
 
 def within_programs(entries: Sequence[PlannedCase]) -> list[PlannedCase]:
-    """Return the planned cases, with a skip reason for those whose backend or launcher is missing on this machine."""
+    """Return the planned cases, with a skip reason for each case whose backend or launcher is missing here."""
     runnable = [entry.case for entry in entries if entry.skip_reason is None]
     backends = {name: missing_backend(name) for name in {case.backend for case in runnable}}
     launchers = {name: missing_launcher(name) for name in {case.launcher for case in runnable}}

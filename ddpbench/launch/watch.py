@@ -154,7 +154,7 @@ class LaunchRunner:
         )
 
     def _turn_of(self, plan: LaunchPlan) -> dict[str, str]:
-        """Return the variable that makes ranks wait for their turn before each block of steps; empty if none waits."""
+        """Return the environment variable that makes ranks wait for their turn between blocks; empty if none waits."""
         turn = self._turn
         waits = (
             turn is not None and not turn.alone and plan.purpose == "measure" and not whole_because(plan.case)

@@ -170,7 +170,7 @@ def _throttled_s() -> float:
 
 
 def own_cpu_s() -> float:
-    """Return the CPU time of this process and all its descendants, including ended ones (s)."""
+    """Return the CPU time (s) of this process and all its descendants, including processes that have ended."""
     spent = 0.0
     here = psutil.Process()
     for process in (here, *here.children(recursive=True)):

@@ -352,7 +352,7 @@ class Case:
         """Return the base case with which this case is compared for its speed-up: `single` at world size 1.
 
         The base case shares with this case the workload, dtype, threads per rank, device, launcher, and all environment
-        variables except those of transports. It also shares the local batch under weak scaling, or the global batch
+        variables except transport variables. It also shares the local batch under weak scaling, or the global batch
         under strong scaling (Hoefler & Belli, SC'15, rule 1: state the base case). It shares the launcher because the
         way in which a process was started changes its step time by a few percent.
         """

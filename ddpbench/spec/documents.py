@@ -1,4 +1,4 @@
-"""Read users' TOML files, and refuse those that are too large or too deeply nested."""
+"""Read users' TOML files, and refuse files that are too large or too deeply nested."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def words(name: str, value: str) -> str:
 
 
 def without_transport(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables, except those that affect only how data are moved between ranks."""
+    """Return the variables, leaving out variables that only affect how data are moved between ranks."""
     return {name: value for name, value in variables.items() if not moves_data(name)}
 
 

@@ -469,7 +469,7 @@ def _options(
     unusable: Sequence[str],
     problems: list[Problem],
 ) -> None:
-    """Add problems in the tables of options, except those of the `unusable` strategies and workloads."""
+    """Add the problems of all tables of options, except the tables of `unusable` strategies and workloads."""
     unknown = {
         one for name in unusable for one in (name, name.partition(":")[0], catalog.options_table(name))
     }

@@ -429,7 +429,7 @@ def varied(cases: Iterable[Case], name: str) -> list[str]:
 
 
 def option_word(name: str, key: str, case: Case) -> str:
-    """Return a text for a case's value of an option; empty if the case lacks the option.
+    """Return a text for a case's value of an option; empty if the case does not have the option.
 
     The option has the key `key` in `name`, a field of `OPTIONS`.
     """

@@ -62,7 +62,7 @@ def link_words(fabric: str) -> str:
 
 
 def _parts(fabric: str) -> tuple[str, str]:
-    """Return words for the most common rate of nodes' links, and words for the rest of the links."""
+    """Return two texts: the most common rate of the nodes' links, and all else about the links."""
     links = links_of(fabric)
     if links is None:
         return fabric, ""
@@ -78,5 +78,5 @@ def _parts(fabric: str) -> tuple[str, str]:
 
 
 def but_rate(fabric: str) -> str:
-    """Return the part of a fabric's text after its rates; empty if there is none."""
+    """Return what follows the rates in a fabric's text; empty if nothing does."""
     return fabric.partition("; ")[2]

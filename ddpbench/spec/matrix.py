@@ -206,7 +206,7 @@ def _case(
     laid: _Laid,
     options: tuple[str, str],
 ) -> Case:
-    """Return the case of a combination; `options` are those of the strategy and of the workload, as JSON."""
+    """Return the case of a combination; `options` has the strategy's and the workload's options, as JSON."""
     asked = setting["launcher"]
     decided = {
         "experiment": experiment.name,
@@ -404,7 +404,7 @@ def _missing_algorithms(names: Iterable[str], catalog: Catalog, where: str) -> I
 
 
 def _options(experiment: Experiment, setting: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """Return the options of the strategy or workload `owner` in a combination, including those that are axes."""
+    """Return the options of the strategy or workload `owner` in a combination, including options that are axes."""
     start = f"options.{owner}."
     axes = {key.removeprefix(start): value for key, value in setting.items() if key.startswith(start)}
     return {**experiment.options.get(owner, {}), **axes}

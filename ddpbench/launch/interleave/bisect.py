@@ -89,7 +89,7 @@ def search(
     alpha: float = 0.05,
     event: Callable[[str], None] = lambda _: None,
 ) -> SearchResult:
-    """Find the first slow commit in `commits`, which follow the good end `good` and end with the bad end.
+    """Find the first slow commit in `commits`. The commits follow `good`, the good end; the last one is the bad end.
 
     All verdicts together are right with confidence `1 - alpha`.
 

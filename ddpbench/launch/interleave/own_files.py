@@ -48,10 +48,11 @@ class _Named:
 
 
 def with_overrides(side: Placed, overrides: Sequence[str]) -> Placed:
-    """Return a side with the settings of both sides in addition to its own.
+    """Return a side whose settings also include `overrides`, the settings of both sides.
 
-    A path is meant from the experiment's folder or from the working directory. If the side's folder is a repository's
-    root and the working directory is below one, the second kind of path is changed to one from the root.
+    A relative path in a setting starts at the experiment's folder or at the working directory. If the working directory
+    is below a repository's root and the side's folder is such a root, a path that starts at the working directory is
+    rewritten to start at the root.
     """
     here, top = Path.cwd().resolve(), top_of(Path.cwd())
     given = (*overrides, *side.spec.overrides)

@@ -276,9 +276,9 @@ def _is_whole_code(spec: SideSpec) -> bool:
 
 
 def _root_above() -> Path | None:
-    """Return the root of the repository if the working directory is in a folder below it; else None.
+    """Return the repository's root if the working directory is a folder below it; otherwise None.
 
-    A side that names no folder then starts there, so that both sides name their files alike.
+    A side that names no folder starts at this root, so that both sides use the same paths for their files.
     """
     top = top_of(Path.cwd())
     return None if top == Path.cwd().resolve() else top

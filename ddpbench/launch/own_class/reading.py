@@ -131,7 +131,8 @@ class Reading:
     def _returned_with(self, model: Origin) -> Origin:
         """Return the model's origin.
 
-        If a call returns the model among other objects, it is that element of the call's result.
+        If a call returns the model together with other objects, the origin is the model's element in the result of this
+        call.
         """
         call, caller = model.scope.call, model.scope.caller
         function = model.scope.node
@@ -338,7 +339,7 @@ class Reading:
     def _take(self, *nodes: ast.AST) -> None:
         """Record that `nodes` are in the generated class.
 
-        The script's nodes that they were copied from count as copied.
+        If a node was copied from the script, the script's node is recorded as copied.
         """
         for node in nodes:
             self.places |= {place_of_node(each) for each in ast.walk(node)} - {-1}

@@ -1,4 +1,4 @@
-"""Find what each name that a step leaves to the next step refers to before the first batch."""
+"""Find the values that names have before the first batch, if each step passes their values on to the next step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ddpbench.launch.own_class.variables import ScopeVariable, Variables
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a name refers to before the first batch."""
+    """The value of a name before the first batch."""
 
     read: ast.expr
     """An expression that reads the name, or the attribute of `self`."""
@@ -28,9 +28,9 @@ class Beginning:
     """True if the name belongs to a function or module around the loop's own."""
 
     def claim(self, name: str, loop: TrainingLoop, made: ast.expr) -> list[ReplacedValue]:
-        """Return the claim that `made` has the value of the name before the first batch.
+        """Return the claim that `made` equals the value that the name has before the first batch, in a list.
 
-        The list is empty if the value has no claim of its own.
+        The list is empty if the value is unknown, or if the name is an attribute of `self`.
         """
         if self.value is None or not isinstance(self.read, ast.Name):
             return []
@@ -42,9 +42,9 @@ class Beginning:
 def beginnings(
     tracer: Tracer, variables: Variables, loop: TrainingLoop, names: Iterable[str]
 ) -> dict[str, Beginning]:
-    """Return what each of `names` that outlives a step refers to before the first batch.
+    """Return, by name, the value before the first batch of each name in `names` that keeps its value after a step.
 
-    A name local to a function that is called for each batch does not outlive a step.
+    A name that is local to a function called for each batch does not keep its value.
     """
     within = {id(each) for part in (loop.node, *loop.body) for each in ast.walk(part)}
     attributes = _attributes(loop, within)
@@ -81,7 +81,7 @@ def _is_parameter(name: str, scope: Scope) -> bool:
 
 
 def _is_literal(tracer: Tracer, name: str, scope: Scope) -> bool:
-    """Return whether a parameter is passed a dictionary or list that is written in the script."""
+    """Return whether a parameter's argument is a dictionary, list or set that is written in the script."""
     made = tracer.trace(ast.Name(name, ast.Load()), scope).node
     return isinstance(made, ast.Dict | ast.List | ast.Set | ast.DictComp | ast.ListComp | ast.SetComp)
 
@@ -89,7 +89,7 @@ def _is_literal(tracer: Tracer, name: str, scope: Scope) -> bool:
 def _attributes(loop: TrainingLoop, within: set[int]) -> dict[str, tuple[ast.expr, ast.expr | None]]:
     """Return the attributes of `self` that are bound outside of the loop, each with two expressions.
 
-    The first one reads the attribute. The second is the last value that a plain assignment gives it, or None.
+    The first expression reads the attribute. The second is the last value that a plain assignment gives it, or None.
     """
     found: dict[str, tuple[ast.expr, ast.expr | None]] = {}
     own = loop.body_scope.own

@@ -87,8 +87,8 @@ class Sites:
     def _is_after(self, site: ast.AST, read: ast.AST, made: ast.AST | None = None) -> bool:
         """Return whether the statement `site` always runs after the last time that `read` runs.
 
-        `made` is the function or module whose variable they concern, if known. Each call of a function begins its own
-        variables again, so that its calls in a loop only matter for the variables of others.
+        `made` is the function or module whose variable is concerned, if known. Each call of a function starts with new
+        local variables. Thus it matters only for the variables of other functions whether a loop calls it.
         """
         own = self.variables.function(site)
         reads = self._leading_to(read, own)

@@ -204,7 +204,7 @@ def carried(body: list[ast.stmt], needed: set[str], effects: Callable[[ast.stmt]
 def _exposed(body: list[ast.stmt], bound: set[str]) -> set[str]:
     """Return the names whose earlier values these statements may read.
 
-    Add the names that they always set to `bound`.
+    Names that the statements always set are added to `bound`.
     """
     found: set[str] = set()
     for each in body:

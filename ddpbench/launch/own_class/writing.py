@@ -444,7 +444,7 @@ class _Writer(LoopMethods, UpdateMethods):
             self.notes.append(f"The script {ends} where `{test}` (line {each.lineno}); the class {goes}.")
 
     def _note_sampler(self) -> None:
-        """Record a sampler that decides which samples the script's batches have, or in which order."""
+        """If the script's loader has a sampler that selects or orders the samples, record this."""
         loader = self.batch.loader
         if loader is None or not isinstance(loader.node, ast.Call):
             return

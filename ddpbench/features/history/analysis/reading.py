@@ -1,4 +1,4 @@
-"""Find, read and order the runs of a history, and refuse those that cannot be compared."""
+"""Find, read and order the runs of a history, and refuse runs that cannot be compared."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class ChangePlace:
 
 
 def ratio_words(ratio: Interval, joint: str = " ") -> str:
-    """Return words for a ratio with its interval, such as `1.12 [1.08, 1.17]`; `joint` is the text between the two."""
+    """Return a ratio and its interval as text, such as `1.12 [1.08, 1.17]`; `joint` is the text between the two."""
     decimals = max(2, decimals_borne(ratio.value, ratio.low, ratio.high, nulls=(1.0,)))
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.{decimals}f}"
