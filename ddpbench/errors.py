@@ -97,7 +97,7 @@ class InUseError(RequestError):
 
 
 class WorkloadError(RequestError):
-    """A user's own workload does not work; if there are several problems, the message has a line for each."""
+    """A user's own workload that does not work; if there are several problems, the message has a line for each."""
 
 
 class StrategyError(RequestError):
@@ -109,7 +109,7 @@ class IdentityError(RequestError):
 
 
 class SideError(RequestError):
-    """One side of a comparison cannot start; `side` is `base` or `new`."""
+    """A comparison in which one side cannot start; `side` is `base` or `new`."""
 
     def __init__(self, side: str, message: str) -> None:
         super().__init__(message)
@@ -121,7 +121,7 @@ class MachineError(RequestError):
 
 
 class FabricError(MachineError):
-    """An emulated network cannot be made on this machine, or does not reach the requested rates."""
+    """An emulated network that cannot be made on this machine, or does not reach the requested rates."""
 
 
 class RecordError(DdpbenchError):

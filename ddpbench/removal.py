@@ -159,7 +159,7 @@ def remove_folder(name: str, folder: int, made: Identity) -> None:
 
 
 def remove_files(folder: Path, starts: tuple[str, ...]) -> None:
-    """Remove files from a folder that everybody can write to, if this user owns them and `starts` begin their names."""
+    """Remove this user's files with names that begin with one of `starts`, from a folder open to all users."""
     with (
         contextlib.suppress(OSError),  # if the folder is missing or unreadable, there is nothing to remove
         _placed(folder) as place,

@@ -93,8 +93,7 @@ def and_words(names: Iterable[str]) -> str:
 def whole_number(digits: str) -> int:
     """Return the integer with these decimal digits; for more than 400, some integer with about that many digits.
 
-    An integer of that length is out of range wherever this is used, and converting it takes time quadratic in the
-    length.
+    An integer of that length is out of range in every use, and converting it takes time quadratic in the length.
     """
     sign = -1 if digits.startswith("-") else 1
     bare = digits.lstrip("+-").replace("_", "")

@@ -77,7 +77,7 @@ def _at_once(*, meet: bool) -> int:
 
 
 class AwaitTurn(Protocol):
-    """How rank 0 waits before each block if its launch alternates with another launch. Other ranks wait for rank 0."""
+    """Makes rank 0 wait before each block if its launch alternates with another launch. Other ranks wait for rank 0."""
 
     def __call__(self, *, meet: bool) -> int:
         """Wait until this job may continue, and return the time waited (ns).

@@ -207,7 +207,8 @@ class Turnstile:
 
 
 class Turn:
-    """One process's connection to a turnstile, which lets the two sides of a comparison run alternately."""
+    """A connection to a turnstile, which lets the two sides of a comparison run alternately, for a process of one
+    side."""
 
     def __init__(self, address: str) -> None:
         """Connect to the turnstile at `address`, which is the value of `TURNSTILE` or `TURN`.

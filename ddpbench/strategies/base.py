@@ -101,7 +101,7 @@ class ModelFound:
 
     @property
     def or_cast(self) -> str:
-        """The end of a sentence, which advises to cast parameters to float32; empty if some parameters are complex."""
+        """End of a sentence: advice to cast parameters to float32; empty if some parameters are complex."""
         return "" if self.are_complex else ', or set dtype = "float32", which casts them'
 
     @property

@@ -32,8 +32,8 @@ _reduce_scatter: Callable[..., dist.Work | None] = (
 class FsdpReplica(LocalReplica):
     """Replica that trains this rank's shard of the model.
 
-    The job's model itself is sharded, and stays sharded after `close`. A later replica reuses these shards, whatever
-    its options. Parameters that the loss does not reach have no gradient.
+    The job's model itself is sharded, and stays sharded after `close`. A later replica reuses these shards, with any
+    options. Parameters that the loss does not reach have no gradient.
     """
 
     def __init__(self, job: Job, options: FsdpOptions) -> None:

@@ -99,7 +99,7 @@ class Answers:
 def environment(descriptor: int, *, rank: int, size: int, given: Mapping[str, str]) -> dict[str, str]:
     """Return the variables `given`, changed so that an MPI library sends its requests to `descriptor`.
 
-    Variables of other process managers are left out: mpiexec and srun set them for groups of ranks of their own.
+    Variables of other process managers are left out, because mpiexec and srun set them for other groups of ranks.
     """
     others = {name: value for name, value in given.items() if not name.startswith(("PMI_", "PMIX_", "PMI2_"))}
     return {**others, "PMI_FD": str(descriptor), "PMI_RANK": str(rank), "PMI_SIZE": str(size)}

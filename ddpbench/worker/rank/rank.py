@@ -252,7 +252,7 @@ class Rank:
 
 
 def _error_words(proof: Proof) -> str:
-    """Return a failed proof's error and tolerance as text, with as many digits as tell them apart."""
+    """Return a failed proof's error and tolerance as text, with enough digits to show the difference."""
     for digits in range(2, 18):
         error, allowed = (f"{value:.{digits}g}" for value in (proof.error, proof.tolerance))
         if error != allowed:
@@ -271,7 +271,7 @@ def _wrong(case: Case) -> str:
 
 
 def out_of_memory(problem: BaseException) -> str:
-    """Return a message that memory ran out and what to do about it, or an empty text for any other failure."""
+    """Return a message that says memory ran out and what to do, or an empty text for any other failure."""
     text = text_of(problem)
     no_memory = (
         "can't allocate memory",

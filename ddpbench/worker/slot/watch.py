@@ -82,7 +82,7 @@ class Watch:
 
 
 def noise_of(members: Sequence[Seat], states: Sequence[dict[str, Any]], *, shared_machine: bool) -> Noise:
-    """Return how much other processes than the ranks used the watched cores, for the host on which this was most."""
+    """Return how much other processes used the cores of the ranks, on the host where that use was highest."""
     own_s: dict[str, float] = {}
     totals: dict[str, Totals] = {}
     for one, state in zip(members, states, strict=True):

@@ -122,8 +122,8 @@ class Comparer:
     def worst(self, own: Tensors, expected: Tensors) -> tuple[float, str]:
         """Return the largest relative error of any gradient of `own` on this rank, and that parameter's name.
 
-        If rounding may explain errors above the tolerance, it is measured once, and its errors are allowed from then
-        on. All ranks must call this method together.
+        If rounding may explain errors above the tolerance, rounding errors are measured once, and errors of that size
+        are allowed from then on. All ranks must call this method together.
         """
         found = self.tolerances.worst(own, expected)
         most = self.prover.agreed(found[0])
@@ -190,7 +190,7 @@ class Comparer:
         return proof
 
     def _fault_of_change(self, proof: Proof) -> str:
-        """Return why this comparison of changes has no meaning; `""` if it has one.
+        """Return why this comparison of changes is meaningless; `""` if it is meaningful.
 
         All ranks must call this method together.
         """
@@ -348,10 +348,10 @@ def gap(comparer: Comparer, own: Tensors, expected: Tensors) -> float:
 def _without_rounding(
     before: Tensors, own: Tensors, expected: Tensors, rounding: Tensors
 ) -> tuple[float, float]:
-    """Return the relative error of changes without the numbers whose error is within `rounding`.
+    """Return the relative error of changes. Numbers whose error is within `rounding` are left out.
 
-    Also return the share, by norm, of the expected changes that rounding decides: those for which it explains an error
-    of half the change.
+    Also return, as a fraction of the expected changes' norm, the changes that rounding decides. These are the changes
+    for which rounding explains an error of at least half the change.
     """
     gaps, decided, whole = 0.0, 0.0, 0.0
     for name, value in own.items():

@@ -410,7 +410,7 @@ def _is_in_evaluation(model: torch.nn.Module) -> bool:
 def _changes(undone: Sequence[str], training: Training) -> dict[str, Any]:
     """Return `{"changes": sentences}`: the casts of the user's model and data, and the settings that the class changed.
 
-    The dictionary is empty if there are no changes. `undone` has the sentences about settings that importing the class
+    Without changes, the dictionary is empty. `undone` has the sentences about settings that importing the class
     changed.
     """
     found = [*undone, *training.changes]

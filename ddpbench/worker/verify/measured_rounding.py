@@ -1,4 +1,4 @@
-"""Measure the rounding of one process's averaged gradients, and of the changes that its training makes."""
+"""Measure how rounding affects one process's averaged gradients, and the changes of its parameters in training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ddpbench.worker.verify.values import Tensors, norm
 
 
 def rounding_of_average(one: OneProcess) -> dict[str, float]:
-    """Return the error that rounding explains of the first step's averaged gradients, by parameter name.
+    """Return how large an error of the first step's averaged gradients rounding explains, by parameter name.
 
     Errors are fractions of the norm of all gradients together. All ranks must call this function together.
     """
@@ -24,7 +24,7 @@ def rounding_of_average(one: OneProcess) -> dict[str, float]:
 
 
 def rounding_of_changes(one: OneProcess, train: Callable[[torch.nn.Module], Tensors]) -> Tensors:
-    """Return the error that rounding explains of each number's change in training.
+    """Return, for each number of the parameters, how large an error of its change in training rounding explains.
 
     `train` trains a model from its initial state, and returns its parameters. All ranks must call this function
     together.
@@ -40,7 +40,7 @@ def rounding_of_changes(one: OneProcess, train: Callable[[torch.nn.Module], Tens
 
 @contextmanager
 def _disturbed(one: OneProcess, seed: int, *, parameters: bool = False) -> Iterator[None]:
-    """Have `one` compute with other roundings, and if `parameters`, from parameters that differ in their last digit."""
+    """Make `one` compute with different roundings. If `parameters`, its parameters also differ in their last digit."""
     one.factor, one.perturbation = factor_of(seed), seed if parameters else None
     try:
         yield

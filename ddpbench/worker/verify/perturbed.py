@@ -1,10 +1,11 @@
-"""Measure how far rounding alone changes gradients and parameters, by repeating a computation with other roundings.
+"""Measure how much rounding alone changes gradients and parameters: repeat a computation with different roundings.
 
-A loss that is multiplied by a factor, and gradients that are divided by it, are the same in exact arithmetic. All
-roundings of the backward pass are others, as they are in a strategy that divides by another number of samples.
-Parameters that are changed in their last digit are those of a strategy that adds the same numbers in another order.
-Results that exact arithmetic determines hardly change. A gradient that is zero in exact arithmetic, such as that of a
-bias before BatchNorm, is another one each time, and so is the update that Adam makes from it.
+One method multiplies the loss by a factor and divides the gradients by it. In exact arithmetic, this changes nothing.
+In floating point, all roundings of the backward pass differ, as in a strategy that divides by a different number of
+samples. The other method changes parameters in their last digit, as in a strategy that adds the same numbers in a
+different order. Results that exact arithmetic determines hardly change. But a gradient that is zero in exact
+arithmetic, such as the gradient of a bias before BatchNorm, is different each time, and so is the update that Adam
+computes from it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ REPETITIONS = 8
 def factor_of(seed: int) -> float:
     """Return a factor for a loss, from 1 to 2 and different for each seed below `REPETITIONS`.
 
-    It has no short binary form, so that a product with it is rounded.
+    The factor has no short binary form, so that products with it are rounded.
     """
     return 1 + (seed + 1) / (REPETITIONS + 1)
 
@@ -44,10 +45,10 @@ def perturb(model: torch.nn.Module, seed: int) -> None:
 def rounding_of(
     compute: Callable[[], Tensors], disturbed: Callable[[int], AbstractContextManager[None]]
 ) -> Tensors:
-    """Return the error that rounding explains of each number that `compute` returns: `DEVIATIONS` standard deviations.
+    """Return how large an error of each number from `compute` rounding explains: `DEVIATIONS` standard deviations.
 
-    `compute` is called once as it is, and `REPETITIONS` times in the context `disturbed(seed)`. Complex numbers are
-    returned as two real ones.
+    `compute` is called once as it is, and `REPETITIONS` times in the context `disturbed(seed)`. For a complex number,
+    two real numbers are returned.
     """
     plain = {name: real(value) for name, value in compute().items()}
     squares = {name: torch.zeros_like(value) for name, value in plain.items()}

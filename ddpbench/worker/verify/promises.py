@@ -232,7 +232,7 @@ def _gradients(
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """A proof's steps as one process makes them."""
+    """The steps of a proof, made by one process."""
 
     comparer: Comparer
     batches: Sequence[Sequence[Any]]
@@ -249,9 +249,9 @@ class _Steps:
         *,
         apart: bool = False,
     ) -> Tensors:
-        """Make the steps with a model in its initial state, and return its parameters.
+        """Train a model, which is in its initial state, for these steps, and return its parameters.
 
-        If `apart`, each rank computes its own shards' gradients only.
+        If `apart`, each rank computes only the gradients of its own shards.
         """
         one = self.comparer.one
         optimizer = optimizer or self.comparer.training.make_optimizer(model.parameters())
@@ -853,7 +853,7 @@ class _TrainedApart:
     """Models in one process that train separately, one per rank, and are averaged periodically."""
 
     def __init__(self, comparer: Comparer, model: torch.nn.Module) -> None:
-        """Take `model`, in its initial state."""
+        """Make the models as copies of `model`, which is in its initial state."""
         self._comparer = comparer
         self._models = [comparer.one.copied(model) for _ in comparer.shards]
         self._optimizers = [comparer.training.make_optimizer(each.parameters()) for each in self._models]

@@ -136,11 +136,11 @@ class Tolerances:
         return self.gradient * (MOST_SMALL_GRADIENT / self._small if self._small == SMALL_GRADIENT else 1.0)
 
     def allow_rounding(self, rounding: Mapping[str, float]) -> None:
-        """Allow these errors of parameters' gradients too, as fractions of the norm of all gradients together."""
+        """Also allow these errors of parameters' gradients, as fractions of the norm of all gradients together."""
         self._rounding = dict(rounding)
 
     def _small_of(self, name: str) -> float:
-        """Return the least scale of a parameter's error, as a fraction of the norm of all gradients together."""
+        """Return the smallest norm that a parameter's error is divided by, as a fraction of all gradients' norm."""
         measured = self._rounding.get(name, 0.0) / self.gradient
         return max(self._small, min(measured, MOST_SMALL_GRADIENT))
 
