@@ -16,7 +16,7 @@ from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, compare, judge
 
 
 def judge_pairs(pairs: Mapping[str, tuple[CaseRun, CaseRun]]) -> dict[str, Judgement]:
-    """Judge the first case of each pair compared with the second, and return the judgements by the pairs' names.
+    """Judge, for each pair, how the first case compares with the second, and return the judgements by the pairs' names.
 
     A pair that a claim names has the claim's judgement. All others are judged as one family. A pair is left out if one
     of its cases has no launch.

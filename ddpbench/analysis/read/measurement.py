@@ -274,7 +274,7 @@ def _instrumented(ranks: Mapping[int, _Sorted]) -> dict[int, RankSteps]:
 
 
 def _beginning(rank: _Sorted) -> tuple[RankStart | None, Met | None, Warmup | None]:
-    """Return a rank's last records of its start, of the meeting of the ranks, and of the warm-up."""
+    """Return the last records that a rank wrote of its start, of the meeting of all ranks, and of its warm-up."""
     start, met, warmup = rank.of(RankStart), rank.of(Met), rank.of(Warmup)
     return (start[-1] if start else None, met[-1] if met else None, warmup[-1] if warmup else None)
 

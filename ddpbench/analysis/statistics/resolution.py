@@ -327,7 +327,7 @@ class InTurn:
         return resolved_in_turn(self.deviation, rounds, self.alpha, power, self.correlation)
 
     def time_for(self, change: float, power: float = POWER) -> float | None:
-        """Return the seconds from the start until a change is resolved, or None as for `rounds_for`."""
+        """Return the seconds from the start until a change is resolved; None if that takes more rounds than allowed."""
         rounds = self.rounds_for(change, power)
         return None if rounds is None else self.begin_s + rounds * self.round_s
 

@@ -433,7 +433,7 @@ def _draw_ground(
 
 
 def _write_cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look) -> None:
-    """Write a cell's step time and by how much it exceeds the shortest one, or the reason why there is no time."""
+    """Write a cell's step time and by how much it exceeds the shortest one, or the reason why the time is missing."""
     slower, verdict = look.slower, look.verdict
     failed = row is not None and slower is None
     text, weight = "not run", "normal"
