@@ -394,7 +394,7 @@ def _is_utf8(word: str) -> bool:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Prints messages like the rest of the command line, and keeps every value of a repeated flag."""
+    """A parser that prints messages in the style of ddpbench, and keeps every value of a repeated flag."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)

@@ -1,4 +1,4 @@
-"""`ddpbench doctor`: report what can run on this machine; for the rest, report why not and what to do."""
+"""`ddpbench doctor`: report what can run on this machine, and why other things cannot and what to do."""
 
 from __future__ import annotations
 

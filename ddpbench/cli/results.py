@@ -68,8 +68,8 @@ def as_json(summary: RunSummary, run: RunDir, **more: Any) -> str:
 def table(frame: pd.DataFrame, planned: Mapping[str, Case], width: int) -> list[str]:
     """Return the lines of a table with a row for each case: the settings that distinguish it, and its results.
 
-    Each setting has a column. If the table is too wide even with wrapped cells, one column has the cases' full names,
-    as in a dry run.
+    Each setting has a column. If the table is too wide even with wrapped cells, a single column has the cases' full
+    names instead, as in a dry run.
     """
     cases = [planned[case_id] for case_id in frame["case_id"]]
     records: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")  # type: ignore[assignment]

@@ -367,7 +367,7 @@ def _report(submission: Submission) -> int:
 
 
 class _Lines:
-    """Prints a submission's progress on standard error: each change of state at once, launches now and then."""
+    """Prints a submission's progress on standard error: changes of state at once, numbers of launches now and then."""
 
     def __init__(self, submission: Submission) -> None:
         self._planned = {}

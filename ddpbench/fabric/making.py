@@ -273,7 +273,7 @@ def prompt(netlink: IPRoute, index: int) -> None:
 
 
 def _quiet(netlink: IPRoute, index: int) -> None:
-    """Disable an interface's IPv6 address, so that the link carries only what is sent on purpose."""
+    """Disable an interface's automatic IPv6 address, so that the link carries only data that are sent on purpose."""
     if Path("/proc/sys/net/ipv6").exists():
         no_address = {"attrs": [["AF_INET6", {"attrs": [["IFLA_INET6_ADDR_GEN_MODE", 1]]}]]}
         netlink.link("set", index=index, IFLA_AF_SPEC=no_address)

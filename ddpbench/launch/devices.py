@@ -117,7 +117,7 @@ def within_gpus(entry: PlannedCase, devices: Devices) -> PlannedCase:
 
 
 def within_precision(entry: PlannedCase, devices: Devices) -> PlannedCase:
-    """Return the planned case, with a skip reason if its `precision` is not possible with its device or dtype."""
+    """Return the planned case, with a skip reason if its device or dtype does not support its `precision`."""
     case = entry.case
     if entry.skip_reason is not None or case.precision == "full":
         return entry

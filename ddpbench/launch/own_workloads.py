@@ -180,7 +180,7 @@ OWN_SETTINGS = tuple(SHIPPED)
 
 
 def with_located(experiment: Experiment, own_folder: Path) -> Experiment:
-    """Return the experiment with users' files named as by `located`, so that it can be resumed.
+    """Return the experiment with names of users' files replaced by the results of `located`, so that runs can resume.
 
     Raises:
         RequestError: a file does not exist (the message says which paths were tried) or lacks the class, or a file

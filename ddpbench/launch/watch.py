@@ -230,7 +230,7 @@ def whole_because(case: Case) -> str:
 
 
 def _unseen(plan: LaunchPlan, start: float) -> Seen:
-    """Return the initial state of the watch on a launch's ranks, before any of them has started."""
+    """Return what is known about a launch's ranks before any of them has started."""
     recovers = plan.case.recovery != "off"
     return Seen(
         ranks=len(plan.ranks),

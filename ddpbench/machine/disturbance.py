@@ -147,7 +147,7 @@ class NoiseWatch:
 def _core_times(cores: Container[int]) -> tuple[float, float]:
     """Return the busy and stolen time of these cores since boot (s), from /proc/stat.
 
-    psutil is not used, because it numbers the file's lines instead of the cores, which differs if cores are offline.
+    psutil is not used, because it numbers cores by the file's lines. This is wrong if some cores are offline.
     """
     tick = os.sysconf("SC_CLK_TCK")
     busy = steal = 0

@@ -20,8 +20,8 @@ _DEV = Path("/dev")
 class Hardware:
     """The cores and GPUs on which ranks can be placed.
 
-    `cores` are the usable logical cores: first one of each physical core, then the other hyper-threads. `physical` is
-    the number of physical cores in the CPU affinity, at most the CPU quota.
+    `cores` has the usable logical cores: first one per physical core, then the other hyper-threads. `physical` is the
+    number of physical cores in this process's CPU affinity, or the CPU quota if that is lower.
     """
 
     cores: tuple[int, ...]

@@ -100,7 +100,7 @@ def left_out(experiment: Experiment) -> str:
 
 
 def _layouts(experiment: Experiment) -> list[tuple[int, int]]:
-    """Return the fabric's layouts (nodes, ranks per node) if both are given; empty if one follows from the world size.
+    """Return the fabric's layouts (nodes, ranks per node) if both are given; empty if the world size decides one.
 
     If world sizes and nodes are both axes, each node has one rank, because nobody asked for any other layout.
     """

@@ -302,8 +302,8 @@ class Case:
     def times_transfers(self) -> bool:
         """Return whether the end of a transfer can be timed.
 
-        With gloo and GPU memory it cannot: gloo copies through host memory, with its own threads and streams, and
-        reports the end of neither.
+        With gloo and GPU memory it cannot, because gloo copies through host memory in its own threads and streams, and
+        does not report when these finish.
         """
         return not (self.backend == "gloo" and self.device == "cuda")
 

@@ -99,7 +99,10 @@ class Links:
 
     @property
     def rates_alone(self) -> bool:
-        """Return whether nothing but link rates slows gradients down: no latency, losses, or input data on the link."""
+        """Return whether only link rates slow gradients down.
+
+        Latency, losses and input data on the link would as well.
+        """
         return not self.latency_s and not self.loss and self.storage != "shared"
 
     def of_node(self, node: int) -> float:

@@ -444,7 +444,10 @@ def _option_text(name: str, key: str, options: Mapping[str, Any]) -> str:
 
 
 def option_words(name: str, only: Collection[str] | None, case: Case) -> list[str]:
-    """Return `key=value` for a case's options in `name`, a field of `OPTIONS`; with `only`, for these keys."""
+    """Return `key=value` for each of a case's options.
+
+    `name` is a field in `OPTIONS`; `only`, if given, lists the keys to return.
+    """
     return [
         environment.words(key, value)
         if name == "env_json"

@@ -192,7 +192,7 @@ class _Laid:
     def ranks_per_node(self) -> int:
         """Return the number of ranks per node.
 
-        If the ranks do not divide evenly, it is all ranks, and the case will not run.
+        If the ranks do not divide evenly over the nodes, return the number of all ranks; the case will not run.
         """
         return self.world_size // self.nodes if self.world_size % self.nodes == 0 else self.world_size
 

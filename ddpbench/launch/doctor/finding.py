@@ -42,5 +42,5 @@ def note(subject: str, found: str, advice: str) -> CheckResult:
 
 
 def problem(subject: str, found: str, advice: str, *, blocks: bool = False) -> CheckResult:
-    """Return a finding of level problem, for some training that fails; `blocks` means that all training fails."""
+    """Return a finding of level problem: some training fails on this machine, or all training if `blocks` is set."""
     return CheckResult(subject=subject, level="problem", found=found, advice=advice, blocks=blocks)

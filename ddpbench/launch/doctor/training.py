@@ -24,7 +24,7 @@ MODELS = ("mlp", "two_branch")
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way to train on this machine: a kind of device, its backend, and how many ranks can have a device each."""
+    """A way to train on this machine: a kind of device, its backend, and the number of ranks that get a device each."""
 
     device: str
     backend: str

@@ -38,7 +38,7 @@ class Measure(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TriedCommit:
-    """A commit that was measured or skipped. `ratio` is its step time divided by the good end's."""
+    """A commit that was measured or skipped. `ratio` is its step time divided by the good commit's."""
 
     commit: str
     verdict: Literal["fast", "slow", "skipped"]

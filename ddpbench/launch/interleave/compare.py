@@ -200,7 +200,7 @@ def _decided(change: Change, limit: float | None, *, rare: bool = True) -> bool:
 
 
 def changes_in(out: Path, alpha: float = 0.05) -> Changes:
-    """Return the changes shown by the rounds in a comparison's directory, at confidence `1 - alpha`.
+    """Return the changes at confidence `1 - alpha`, computed from the rounds in a comparison's directory.
 
     Raises:
         RequestError: the directory holds no comparison.

@@ -298,7 +298,7 @@ def same_code(base: Placed, new: Placed) -> str:
 
 
 def _is_whole(side: Placed) -> bool:
-    """Return whether a side has all files of its commit; False if its folder is only part of a repository."""
+    """Return whether a side's code is an entire commit. It is not if the side's folder is only part of a repository."""
     folder = side.folder or Path.cwd()
     return bool(side.spec.ref) or top_of(folder) == folder.resolve()
 

@@ -419,7 +419,7 @@ class _Process:
                 )
 
     def check_alive(self) -> None:
-        """End the side if it has been silent for too long. Used while no other method waits for its messages.
+        """End the side if it has sent no message for too long. Used while no other method waits for its messages.
 
         Raises:
             LaunchError: the side was silent for too long.

@@ -156,9 +156,9 @@ def _write(sources: Sequence[Source], run: RunDir, out: Path) -> Merged:
 
 
 def _budget(sources: Sequence[Source], rounds: int) -> dict[str, Any]:
-    """Return a budget for the merged run, within the limits of an experiment's settings.
+    """Return a budget for the merged run that stays within the limits of an experiment's budget settings.
 
-    The plan's `merged` has each run's own budget.
+    The budget of each merged run is in the plan's `merged`.
     """
     budgets = [source.stored.budget for source in sources]
     asked = max(budget.rounds_min for budget in budgets)

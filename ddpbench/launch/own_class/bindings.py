@@ -31,7 +31,7 @@ class Binding:
 
 @dataclass(frozen=True)
 class Scope:
-    """A function, a method or a module's top level, with the call that passes its arguments, if known."""
+    """A function, a method or a module's top level. If the call that passes its arguments is known, it is in `call`."""
 
     node: ast.Module | FunctionNode
     own: ast.ClassDef | None = None

@@ -205,7 +205,7 @@ class Leavings:
         self.dropped += inner.found
 
     def _at_import(self, body: list[ast.stmt]) -> None:
-        """Collect the settings, loaders and changes of the model in top-level statements, which run at import."""
+        """Collect the settings, loaders and changes to the model from top-level statements, which run at import."""
         inner, before = _Collected(self, self.tracer.top), [*self.settings]
         inner.block([each for each in body if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)])
         self.dropped += [

@@ -491,7 +491,7 @@ class Effects:
         return ""
 
     def _made_anew(self, target: ast.expr, node: ast.stmt, where: _Where) -> str:
-        """Return `optimizer` if an assignment wraps an optimizer under its own name; else an empty string."""
+        """Return `optimizer` if an assignment wraps an optimizer and keeps its name; else an empty string."""
         key = key_of(target)
         if not key or not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
             return ""

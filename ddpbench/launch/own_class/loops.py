@@ -158,7 +158,7 @@ def _trains_by(tracer: Tracer, loop: TrainingLoop, called: Scope, call: ast.Call
 
 
 def _tests_of(scope: Scope, call: ast.Call) -> Tests:
-    """Return the conditions under which a call is made, each with the outcome that leads to the call."""
+    """Return the conditions around a call, each with the outcome (True or False) that leads to the call."""
     for statement, tests, _ in simple_statements(scope.node.body):
         if call in ast.walk(statement):
             return tests

@@ -156,7 +156,7 @@ def _freezes(node: ast.AST) -> bool:
 
 
 def model_by_name(script: Script) -> str:
-    """Return the name of the last function that seems to build a model, or else of the last module class.
+    """Return the name of the last function that seems to build a model; if there is none, of the last module class.
 
     The result is empty if there is neither.
     """

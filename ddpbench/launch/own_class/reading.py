@@ -187,7 +187,7 @@ class Reading:
         return {name: each for name, each in found.items() if each.key not in within} or found
 
     def _parts(self, roles: dict[tuple[int, Path], ast.expr]) -> EntryValues:
-        """Return the parts of the models that have names in the script (see `parts_of`).
+        """Return the parts of the models that have separate names in the script (see `parts_of`).
 
         `roles` has the expressions for the models.
         """

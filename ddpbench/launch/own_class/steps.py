@@ -74,7 +74,7 @@ def _draws(statement: ast.stmt) -> bool:
 
 
 def settled(body: list[ast.stmt], scope: Scope, tracer: Tracer) -> list[ast.stmt]:
-    """Return the statements without the branches that the script does not take with its default settings."""
+    """Remove the branches that the script does not take with its default settings from these statements."""
     kept: list[ast.stmt] = []
     for statement in body:
         held = tracer.holds(statement.test, scope) if isinstance(statement, ast.If) else None

@@ -98,7 +98,7 @@ class Tracer:
         """The enclosing function of each nested function, by the nested one's id."""
 
     def as_loop(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> ast.For:
-        """Return a comprehension with one `for` as a loop, always the same node for the same comprehension."""
+        """Return a loop for a comprehension that has one `for`. The same comprehension always gets the same node."""
         if id(node) not in self._loops:
             made = node.generators[0]
             body: list[ast.stmt] = [ast.copy_location(ast.Expr(node.elt), node.elt)]
@@ -263,7 +263,7 @@ class Tracer:
     def _is_set_again(
         self, key: str, binding: Binding, method: Scope, methods: list[Scope], depth: int
     ) -> bool:
-        """Return whether another method that the script calls sets an attribute to a different plain value."""
+        """Return whether the script calls another method that sets an attribute to a different plain value."""
         if binding.kind != "value" or binding.path or getattr(method.node, "name", "") != "__init__":
             return False
         name = key.partition(".")[2]

@@ -136,7 +136,7 @@ class AccumulatedStep:
 
 
 def pieces_of(body: list[ast.stmt]) -> AccumulatedStep | None:
-    """Return a step that accumulates gradients in one loop over `range(count)`; None for any other step."""
+    """Describe a step that accumulates gradients in one loop over `range(count)`; return None for any other step."""
     loops = [
         (place, each)
         for place, each in enumerate(body)

@@ -111,7 +111,7 @@ class SubmissionListener(Protocol):
 
 @dataclass
 class Follower:
-    """Submits the jobs of a submission and follows them. `given_up` has reasons for giving up, by number of nodes."""
+    """Submits the jobs of a submission and follows them. `given_up` maps numbers of nodes to reasons for giving up."""
 
     submission: Submission
     scripts: Mapping[int, str]

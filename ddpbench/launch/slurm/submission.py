@@ -56,7 +56,7 @@ class SubmittedJob:
 
 @dataclass(kw_only=True, slots=True)
 class SubmittedSize:
-    """The jobs on one number of nodes: their run, and the submitted jobs in order of submission."""
+    """The part of a submission for one number of nodes: its run, and its submitted jobs in order of submission."""
 
     shape: JobShape
     run: RunDir

@@ -71,7 +71,7 @@ class Progress:
             self.expected.note_finished(self.done.read())
 
     def finished_for(self) -> str:
-        """Return why a resumed run has nothing left to measure; empty if something is left, or for a new run."""
+        """Return why a resumed run has nothing left to measure; empty if something is left or the run is new."""
         self.read_outcomes()
         if not self._resumes or self.done.unproved:
             return ""

@@ -18,7 +18,7 @@ class ThroughputSoFar:
         self._first: tuple[float, int] | None = None
 
     def pulse(self, pulse: Pulse) -> None:
-        """Report a heartbeat to the listener, with samples per second since the first heartbeat in timed steps."""
+        """Report a heartbeat to the listener, with the samples per second since the first heartbeat of timed steps."""
         now = time.monotonic()
         rate: float | None = None
         if pulse.phase == "timed steps":

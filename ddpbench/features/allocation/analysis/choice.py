@@ -273,7 +273,7 @@ class _Others:
         return found
 
     def with_cap(self, curve: CaseCurve) -> CaseCurve:
-        """Return a curve, named with its bucket cap if its configuration was also run at other caps."""
+        """Return a curve. If its configuration was also run with other bucket caps, its name gets its bucket cap."""
         words = f"with {FACETS['bucket_cap_mb'].word(curve.first.case)}"
         if words in curve.name or not _other_caps(self._cases, curve):
             return curve

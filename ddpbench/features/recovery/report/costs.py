@@ -128,7 +128,7 @@ def _difference(found: tuple[float, int] | None) -> Cell:
 
 
 def rates_table(costs: Sequence[FailureCosts]) -> tuple[Table, ...]:
-    """Return the table of throughput before, during and after a node's absence; empty if no node returned."""
+    """Return a table of the throughput before, during and after a node's absence; no table if no node returned."""
     left = [cost for cost in costs if cost.found.joined is not None]
     if not left:
         return ()

@@ -1,1 +1,1 @@
-"""Checks of a job's nodes before the job: addresses and reachability, link speeds, and clocks."""
+"""Check the nodes of a job before it starts: addresses and reachability, link speeds, and clocks."""

@@ -89,7 +89,10 @@ def _links(nodes: Sequence[Node], pairs: Sequence[NodePair]) -> Iterator[CheckRe
 
 
 def _slow(nodes: Sequence[Node], pairs: Sequence[NodePair]) -> Iterator[CheckResult]:
-    """Report each node whose links are all slow compared with the other nodes' links, then other slow links."""
+    """Report each node whose links are all slow compared with links between other nodes.
+
+    Then report other slow links.
+    """
     if len(pairs) < 3:
         return  # the one link of two nodes has nothing to compare with
     named: set[int] = set()
