@@ -4,7 +4,7 @@ import signal
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C during its import ends the process without a traceback."""
+    """Run the command line. If Ctrl-C comes while `ddpbench.cli` is imported, end without a traceback."""
     ours = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # false if SIGINT is ignored
     if ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

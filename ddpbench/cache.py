@@ -53,7 +53,7 @@ def cache_folder() -> Path | None:
 
 
 def kept(name: str, stamp: bytes) -> Any:
-    """Return the value cached under this name and stamp; None if nothing is cached or the stamp is empty."""
+    """Return the value that `keep` cached under this name and stamp; None if there is none or the stamp is empty."""
     if not stamp:
         return None
     name, head = name + _ENDING, _ENTRY + stamp

@@ -75,7 +75,7 @@ class Problem:
 
 
 class ExperimentError(RequestError):
-    """An experiment that cannot be run; the message lists its problems, each once."""
+    """An experiment that cannot be run; the message lists the experiment's problems, each once."""
 
     def __init__(self, source: str, problems: Sequence[Problem]) -> None:
         self.source = source
@@ -129,7 +129,7 @@ class RecordError(DdpbenchError):
 
 
 class UnreadableError(RequestError, RecordError):
-    """A file of a run directory that cannot be read, or is not a regular file but a link, a pipe, a device."""
+    """A file of a run directory that cannot be read, or that is a link, a pipe or a device and not a regular file."""
 
 
 class LaunchError(DdpbenchError):
@@ -137,7 +137,7 @@ class LaunchError(DdpbenchError):
 
 
 class ServerGoneError(LaunchError):
-    """The fork server has ended, and its ranks with it; a new one can be started."""
+    """The fork server has ended, and its ranks with it; a new fork server can be started."""
 
     killed = False
     """True if a signal ended the server, so that a new one may last longer."""

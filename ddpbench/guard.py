@@ -106,7 +106,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def end_if_stopped(message: str) -> None:
-    """Start a small process that kills this one, after printing a message, if this one stays stopped."""
+    """Start a small process that prints a message and kills this process if this process stays stopped."""
     watched = os.getpid()
     if os.fork():
         return
@@ -212,7 +212,7 @@ class Traces:
                 tempfile.tempdir = None  # forget the folder that was looked up before
 
     def keep(self) -> None:
-        """Exempt the files that are now in the temporary folder from `clear`, because they belong to no launch."""
+        """Make `clear` keep the files that are now in the temporary folder, because they belong to no launch."""
         self._kept = set(self._files())
 
     def clear(self, ended: Iterable[int]) -> None:
@@ -408,7 +408,7 @@ def _status_of(worker: int) -> int | None:
 
 
 def _end_as(status: int) -> NoReturn:
-    """End this process with the exit code, or by the signal, of this wait status."""
+    """End this process in the way that a wait status describes: with its exit code, or by its signal."""
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core file is enough

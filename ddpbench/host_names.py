@@ -18,7 +18,7 @@ _INTERFACE = re.compile(r"[A-Za-z0-9._-]{1,15}")
 
 
 def why_no_host(text: str) -> str:
-    """Return why no host has this name or address; empty if one can have it."""
+    """Return why no host can have this name or address; empty if a host can have it."""
     _, scoped, interface = text.partition("%")
     if scoped:
         fits = _is_address(text) and _INTERFACE.fullmatch(interface)

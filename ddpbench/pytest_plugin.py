@@ -580,7 +580,7 @@ def _read(path: Path) -> _Measured:
 
 
 def _number(name: str, value: Any, *kinds: type) -> Any:
-    """Return an argument of a test as a Python number, or None if it is None; fail the test for anything else."""
+    """Return a test's argument as a Python number, or None if the argument is None; fail the test for other values."""
     from ddpbench.text_safety import shortened
 
     if getattr(value, "shape", None) == ():

@@ -80,7 +80,7 @@ def shortened(value: object) -> str:
 
 
 def with_article(name: str) -> str:
-    """Return a class's name after `a` or `an`, as its first letter demands."""
+    """Return a class's name with `a` or `an` in front, depending on the first letter."""
     return f"{'an' if name.lstrip('_')[:1].lower() in set('aeiou') else 'a'} {name}"
 
 

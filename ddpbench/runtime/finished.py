@@ -105,7 +105,7 @@ class Endings:
         return not measured.count(_OK) and len(measured) - measured.count(_NOT_FINISHED) >= GIVE_UP_AFTER
 
     def is_ok(self, case_id: str, rounds_min: int) -> bool:
-        """Return whether a case's proof succeeded and at least `rounds_min` of its launches, as reports require."""
+        """Return whether a case's proof and at least `rounds_min` of its launches succeeded, as reports require."""
         ends = self._ends.get(case_id, b"")
         return self[case_id, "proof", 0] == "ok" and ends.count(_OK, 1) >= rounds_min
 

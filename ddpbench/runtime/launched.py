@@ -211,7 +211,7 @@ class LaunchedRanks:
 
     @property
     def is_stopped(self) -> bool:
-        """Return False, because a launcher, unlike a fork server, is not checked for being stopped."""
+        """Return False: unlike for a fork server, nothing checks whether a launcher is stopped."""
         return False
 
     def give_up_stopped(self) -> None:

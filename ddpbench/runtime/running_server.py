@@ -255,7 +255,7 @@ class RunningServer:
                     raise LaunchError(event["reason"])
 
     def end(self) -> None:
-        """Make the guard end the server and all ranks, and wait for that; after a time-out, kill all of them."""
+        """Make the guard end the server and all ranks, and wait for their end; after a time-out, kill all of them."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)  # a fork of this process may hold a copy
         self._connection.close()

@@ -110,14 +110,14 @@ class Turnstile:
             self._launched, self._met = set(), set()
 
     def leave(self, side: str) -> None:
-        """Record that a side needs no more turns in this round: take the turn from it, and do not wait for it."""
+        """Record that a side needs no more turns in this round: take the turn from the side, and don't wait for it."""
         with self._lock:
             self._expected.discard(side)
             self._places.pop(side, None)
             self._ended(side)
 
     def _ended(self, side: str) -> None:
-        """Record that a side's launch has ended: take the turn from it, and delete its requests and its meeting."""
+        """Record that a side's launch has ended: take the turn from the side, and delete its requests and meeting."""
         self._waiting = [entry for entry in self._waiting if entry.side != side]
         self._launched.discard(side)
         self._met.discard(side)
@@ -207,8 +207,7 @@ class Turnstile:
 
 
 class Turn:
-    """A connection to a turnstile, which lets the two sides of a comparison run alternately, for a process of one
-    side."""
+    """A process's connection to a turnstile, which lets the two sides of a comparison run alternately."""
 
     def __init__(self, address: str) -> None:
         """Connect to the turnstile at `address`, which is the value of `TURNSTILE` or `TURN`.

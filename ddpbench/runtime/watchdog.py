@@ -96,7 +96,7 @@ class Seen:
         self.ended_at = self.ended_at or now
 
     def unheard(self, now: float) -> bool:
-        """Return whether to stop waiting for reports of killed ranks' ends; their exit codes then stay unknown."""
+        """Return whether to stop waiting for reports that killed ranks have ended; their exit codes stay unknown."""
         return self.ended_at is not None and now - self.ended_at > REAP_S
 
     def explain_hang(self, stopped: Sequence[int], timeout_s: float, setting: str) -> None:

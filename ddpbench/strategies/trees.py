@@ -153,7 +153,7 @@ def chunk(batch: Any, count: int) -> list[Any]:
 
 
 def undivided(parts: Sequence[Any]) -> tuple[int, ...]:
-    """Return the lengths of the tensors that `chunk` did not split, but put in full into each of these parts."""
+    """Return the lengths of the tensors that `chunk` did not split, but put unchanged into each of these parts."""
     everywhere = {id(each) for each in tensors(parts[-1])}
     return tuple(each.size(0) for each in tensors(parts[0]) if each.dim() and id(each) in everywhere)
 

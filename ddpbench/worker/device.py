@@ -23,5 +23,5 @@ def device_of(case: Case, local_rank: int = 0) -> torch.device:
 
 
 def hide_gpus() -> None:
-    """Hide all GPUs from code in this process that looks for GPUs later."""
+    """Hide all GPUs from code that looks for GPUs later in this process."""
     os.environ["CUDA_VISIBLE_DEVICES"] = "-1"

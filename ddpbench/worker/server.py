@@ -64,7 +64,7 @@ _HEARD_BYTES = 1 << 12
 
 
 def _own_modules() -> Iterator[str]:
-    """Yield the names of all modules of strategies and workloads. The server imports them once for all ranks."""
+    """Yield the names of all modules of strategies and workloads, which the server imports once for all ranks."""
     for package in (ddpbench.strategies, ddpbench.workloads):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             yield module.name
@@ -118,7 +118,7 @@ def _asking_no_gpu() -> Iterator[None]:
 
 
 class _UnforkableError(RuntimeError):
-    """A fork of this process would hang. The arguments are the reason and whether imports for a case caused it."""
+    """A fork of this process would hang. The arguments are the reason, and whether imports for a case caused that."""
 
 
 def _assert_forkable(*, imported: bool = False) -> None:

@@ -52,7 +52,7 @@ class BufferLayout:
 
 
 class Parcel:
-    """New buffers and views into them, which carry all gradients or all parameters of one message."""
+    """The content of one message, all gradients or all parameters: new buffers, and views into these buffers."""
 
     def __init__(self, layout: BufferLayout) -> None:
         self.buffers = layout.buffers()

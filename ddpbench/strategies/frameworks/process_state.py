@@ -1,4 +1,4 @@
-"""Saves and restores the state of a process that frameworks change during their set-up."""
+"""Save and restore those parts of a process's state that frameworks change during their set-up."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class CompensatedHookReplica(HookReplica, CompensatedReplica):
         super().__init__(job, strategy, options)
 
     def ready(self) -> bool:
-        """Return whether buckets are final and are passed to the user's hook."""
+        """Return whether buckets are final and the user's hook has begun to average them."""
         return super().ready() and self._hook.begun
 
     def kept(self) -> dict[str, torch.Tensor]:

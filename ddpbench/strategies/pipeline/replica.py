@@ -348,7 +348,7 @@ def sizes_of(ops: Sequence[dist.P2POp]) -> list[int]:
 
 
 class TimedSends(NotedStage):
-    """A stage whose sent messages record when they start and, as far as that is visible, when they end."""
+    """A stage whose sent messages record when they start and, if that can be observed, when they end."""
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         return self._timed(CheckedStage.get_fwd_send_ops(self, fwd_chunk_id), (0, fwd_chunk_id))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class PostLocalSgdReplica(PeriodicReplica):
     """A model under DDP with torch's post-local SGD hook. torch's averager averages parameters after some updates.
 
-    Once ranks train apart, the hook sends nothing, or only averages within nodes.
+    Once ranks train separately, the hook sends nothing, or only averages within nodes.
     """
 
     notes_update = True
@@ -102,7 +102,7 @@ class PostLocalSgdReplica(PeriodicReplica):
         self.optimizer.zero_grad(set_to_none=True)
 
     def ready(self) -> bool:
-        """Return whether ranks have begun to train apart."""
+        """Return whether ranks have begun to train separately."""
         return self._averager.step > self._options.start_local_sgd_iter
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from ddpbench.strategies.zero1 import Zero1Options
 
 
 class Zero1Replica(DdpReplica):
-    """A model under DDP, complete on every rank, with this rank's part of the optimizer."""
+    """A model under DDP. Every rank has the complete model, and its own part of the optimizer's state."""
 
     def __init__(self, job: Job, options: Zero1Options) -> None:
         of_ddp = options.model_dump(include=set(DdpOptions.model_fields))

@@ -132,7 +132,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
         return [self._mpi.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes), self._mpi.BYTE]
 
     def _typed(self, tensor: torch.Tensor) -> list[Any]:
-        """Return MPI's description of a tensor's memory with its data type, for calls that compute."""
+        """Return MPI's description of a tensor's memory, with the tensor's data type, for calls that compute."""
         _refuse_strided(tensor)
         if tensor.dtype not in self._types:
             raise TypeError(f"MPI cannot reduce tensors of {tensor.dtype}")
@@ -341,7 +341,7 @@ class _MpiMessage(Work):
 
 @cache
 def _sum_of(mpi: Any, dtype: torch.dtype) -> Any:
-    """Return an MPI operation that adds tensors of this data type by torch."""
+    """Return an MPI operation that uses torch to add tensors of this data type."""
 
     def add(some: Any, more: Any, _: Any) -> None:
         total = torch.frombuffer(more, dtype=dtype)

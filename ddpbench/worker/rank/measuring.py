@@ -50,7 +50,7 @@ INSTRUMENTED_SHARE = 0.15
 
 @dataclass(slots=True)
 class Known:
-    """Facts about a rank's training that are recorded however it ends. They are filled in as they become known."""
+    """Facts about a rank's training that are recorded even if it fails. They are filled in as they become known."""
 
     params_checksum: str = ""
     final_loss: float | None = None

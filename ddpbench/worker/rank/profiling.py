@@ -65,7 +65,7 @@ class Spans:
 
 
 class Profiler:
-    """A model in training whose steps are measured with and without notes in turn."""
+    """A model in training. Steps with and without notes alternate, and both are measured."""
 
     def __init__(self, training: Training, clock: Clock) -> None:
         if training.workload.owns_step:
@@ -96,7 +96,7 @@ class Profiler:
         return warm.step_ns / 1e9
 
     def block(self, pairs: int) -> None:
-        """Train and measure `pairs` pairs of a step with notes and one without, after one step that is not counted."""
+        """Measure `pairs` pairs of steps, one step with notes and one without. An uncounted step comes first."""
         self._clock.anchor()
         notes: list[list[tuple[int, Mark]] | None] = []
         self._step(-1)

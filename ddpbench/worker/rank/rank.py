@@ -170,7 +170,7 @@ class Rank:
         leave(control, borrowed=self.case.launcher in OF_FRAMEWORKS)
 
     def _group_when_asked(self, control: Control, device: torch.device) -> AbstractContextManager[object]:
-        """Return a context that gives a user's workload on a single rank a process group if its loss asks for one."""
+        """Return a context in which a process group is formed if a user's loss on a single rank asks for one."""
         alone = isinstance(control, AloneControl) and is_import_path(self.case.workload)
         return formed_when_asked(device) if alone else nullcontext()
 

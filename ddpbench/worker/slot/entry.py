@@ -1,4 +1,4 @@
-"""The process of a slot, with its signal handlers, its exit code, and the message with which it ends."""
+"""The process of a slot: its signal handlers, its exit code, and the message that it prints at its end."""
 
 from __future__ import annotations
 

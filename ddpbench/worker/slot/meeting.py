@@ -118,7 +118,7 @@ class Meeting:
         self.seals.begin_job(json.dumps([[card["rank"], card["fresh"]] for card in cards]).encode())
 
     def stop(self, why: str, code: int) -> None:
-        """Tell all slots to stop and why. Does nothing if another slot has done so, because the first cause counts."""
+        """Tell all slots to stop, and why. If another slot has already done this, its cause counts; do nothing."""
         self.put_first("stop", {"why": why[:_LONGEST_WHY], "code": code})
 
     def leave(self, timeout_s: float) -> None:

@@ -37,7 +37,7 @@ class OtherKeyError(RequestError):
 
 
 class Seals:
-    """Adds and checks the authentication of values. `scope` tells jobs with the same key from each other."""
+    """Adds and checks the authentication of values. `scope` distinguishes jobs that have the same key."""
 
     def __init__(self, key: bytes, scope: str) -> None:
         self._key, self._scope = key, scope

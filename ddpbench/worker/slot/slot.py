@@ -119,7 +119,7 @@ class Slot:
 
     @property
     def _start_s(self) -> float:
-        """Time that a slot may take to start after it has connected (seconds)."""
+        """Maximum time from a slot's connection to the store until it has started (seconds)."""
         return min(START_TIMEOUT_S, self.meeting.join_s)
 
     def _gather(self) -> None:

@@ -145,7 +145,7 @@ def endless(
 
 
 def _set_epoch(loader: Iterable[Any], epoch: int) -> None:
-    """Call `set_epoch` on the loader and on its sampler and dataset, if they have it, so that they reshuffle."""
+    """Call `set_epoch`, which reshuffles, on the loader, its sampler and its dataset, where that method exists."""
     for part in (loader, *(getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset"))):
         if callable(set_epoch := getattr(part, "set_epoch", None)):
             set_epoch(epoch)

@@ -80,7 +80,7 @@ class Autocast(PrecisionPolicy):
 
 
 class ScaledAutocast(Autocast):
-    """Precision that runs autocast to fp16 and scales the loss, so that the smallest gradients don't become 0."""
+    """Autocast to fp16, with the loss scaled so that the smallest gradients don't become 0."""
 
     def __init__(self, name: str, device_type: str, dtype: torch.dtype) -> None:
         super().__init__(name, device_type, dtype)

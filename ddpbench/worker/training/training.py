@@ -158,7 +158,7 @@ class Training:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Sentences on casts of a user's model and batches, and on settings that its code changed."""
+        """Sentences about casts of a user's model and batches, and about settings that the user's code changed."""
         if not is_import_path(self.case.workload):
             return ()
         asked = f'dtype = "{self.case.dtype}" casts'
@@ -346,7 +346,7 @@ class StepLoop:
         self._beat()
 
     def unscaled_loss(self) -> torch.Tensor:
-        """Return the last step's unscaled loss, still on its device, because reading it would wait for the device."""
+        """Return the last step's unscaled loss. It stays on its device: reading it would wait for the device."""
         assert self.loss is not None
         return self._precision.unscaled(self.loss)
 

@@ -216,7 +216,7 @@ class Comparer:
         return ""
 
     def settle_scale(self, model: torch.nn.Module, batch: Any) -> None:
-        """Halve an fp16 loss's scale, as training would, until this batch's gradients are finite on all ranks."""
+        """Halve an fp16 loss's scale until this batch's gradients are finite on all ranks, as training would do."""
         if self.precision.name != "fp16":
             return
         for _ in range(MOST_HALVINGS):

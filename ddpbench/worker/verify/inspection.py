@@ -196,7 +196,7 @@ def _step_among_two(training: Training, batch: Any, within_s: float) -> None:
 
 
 def _exhausted(batches: Iterator[Any]) -> str:
-    """Return a sentence if the batches run out within a short trial; otherwise `""`."""
+    """Return a sentence that says the batches run out within a short trial; `""` if they don't."""
     ends = time.monotonic() + ONE_PASS_S
     try:
         for _ in range(ONE_PASS_BATCHES):
@@ -491,7 +491,7 @@ def _not_finite(model: torch.nn.Module) -> str:
 
 
 def _values(gradient: torch.Tensor) -> torch.Tensor:
-    """Return a gradient's numbers; for a sparse gradient, only the stored ones."""
+    """Return a gradient's numbers; for a sparse gradient, only the numbers that it stores."""
     return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 

@@ -273,7 +273,7 @@ class OwnReference:
         self._optimizer: torch.optim.Optimizer | None = None
 
     def update(self, gradient: Tensors) -> None:
-        """Compute the losses of this rank's step, then update the model from `gradient` instead of their gradients."""
+        """Compute the losses of this rank's step, but update the model from `gradient`, not from their gradients."""
         one = self._one
         apart = one.prover.processes > 1 and not one.training.strategy.whole_batches
         for shard in (one.own_shard,) if apart else range(len(one.shards)):

@@ -1,4 +1,4 @@
-"""Check optimizers, for example whether an optimizer has all trained parameters of its model and no others."""
+"""Check optimizers, for example whether their parameters are exactly the trained parameters of their model."""
 
 from __future__ import annotations
 

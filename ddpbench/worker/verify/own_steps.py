@@ -407,7 +407,7 @@ def _is_gone_around(
 def _each_alone(
     prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any], before: Tensors, after: Tensors
 ) -> bool:
-    """Return whether, on all ranks, every parameter ends as training on a single rank's samples would make it."""
+    """Return whether every parameter, on all ranks, ends as if training had used only a single rank's samples."""
     if prover.processes < 2:
         return False
     ends = []

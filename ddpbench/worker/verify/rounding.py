@@ -43,7 +43,7 @@ LARGEST_BIAS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """Deviation of a strategy's gradients from exact ones in one respect, and how much of it is allowed."""
+    """The deviation of a strategy's gradients from exact gradients in one respect, and how much of it is allowed."""
 
     compared: ComparedQuantity
     error: float
@@ -124,5 +124,5 @@ def roundoff_of(sent: Sent, error: float, exact: torch.Tensor, squares: torch.Te
 
 
 def real(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in double precision, with each complex number as two real ones."""
+    """Return a tensor in double precision, with each complex number as two real numbers."""
     return torch.view_as_real(wide(tensor)) if tensor.is_complex() else wide(tensor)

@@ -145,7 +145,7 @@ class Tolerances:
         return max(self._small, min(measured, MOST_SMALL_GRADIENT))
 
     def error(self, own: Tensors, expected: Tensors) -> float:
-        """Return the largest relative error of any tensor of `own`; infinite if `expected` lacks one of the names."""
+        """Return the largest relative error of any tensor in `own`; infinite if a name is missing in `expected`."""
         return self.worst(own, expected)[0]
 
     def worst(self, own: Tensors, expected: Tensors) -> tuple[float, str]:

@@ -65,7 +65,10 @@ class UpdateFaults:
         return self._found or self.by_rank(exactly=exactly)
 
     def by_rank(self, *, exactly: bool = False) -> str:
-        """Return a sentence if `found` saw that updates differ by rank; otherwise `""`. `exactly` is as in `found`."""
+        """If `found` saw that updates differ between ranks, return a sentence that says so; otherwise `""`.
+
+        `exactly` is as in `found`.
+        """
         allowed = CHANGE_TOLERANCES.get(self._one.numbers.narrowest, NARROW_CHANGE_TOLERANCE)
         allowed = 0.0 if exactly else allowed
         if self._gap > allowed:

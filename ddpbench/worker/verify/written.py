@@ -31,7 +31,7 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def writes_sentence(names: Sequence[str]) -> str:
-    """Return a sentence that the model's forward pass overwrites these parameters."""
+    """Say in a sentence that the model's forward pass overwrites these parameters."""
     which = f" ({in_words(names)})" if names else ""
     return (
         f"the model's forward writes into its own parameters{which}, as nn.Embedding(max_norm=...) does: each rank "

@@ -154,7 +154,7 @@ class NotedCollectives:
     """Records each of DeepSpeed's collectives, until `close`, as a transfer for which the rank waits."""
 
     def __init__(self, recorder: Recorder, backend: Any) -> None:
-        """Replace the collectives of `backend`, this process's DeepSpeed backend, by ones that record transfers."""
+        """Make the collectives of `backend`, this process's DeepSpeed backend, record their transfers."""
         self._recorder, self._backend = recorder, backend
         self._number = 0
         for name, (op, whole) in _COLLECTIVES.items():

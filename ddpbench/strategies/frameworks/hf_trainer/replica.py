@@ -66,7 +66,7 @@ def arguments_of(job: Job, options: HfTrainerOptions, *, autocast: bool = False)
 
 
 def scheduler_of(optimizer: torch.optim.Optimizer) -> Any:
-    """Return a schedule that leaves learning rates unchanged. Without it, the Trainer would make its own."""
+    """Return a schedule that leaves learning rates unchanged. Without one, the Trainer would make a schedule itself."""
     return UnchangedRates(optimizer)
 
 
