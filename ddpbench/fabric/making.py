@@ -283,7 +283,7 @@ def make(wiring: Wiring, spaces: Spaces) -> None:
     """Make the bridges, cables, rates and addresses of a wiring in these namespaces, and bring all interfaces up.
 
     Raises:
-        FabricError: the kernel lacks something; the message names it.
+        FabricError: the kernel lacks a module, or refuses to make a part; the message names the module or part.
     """
     delayed = wiring.latency_s > 0 or wiring.loss > 0
     with inside(spaces, SWITCH) as netlink:

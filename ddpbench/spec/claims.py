@@ -1,7 +1,7 @@
 """Claims that an experiment is to decide: how a file states them, and which pairs of cases decide each of them.
 
-A claim compares two selections of cases. One case of each selection form a pair if they have the same values of all
-axes, except of keys that both selections name. A key that only one selection names applies to both.
+A claim compares two selections of cases. Two cases, one of each selection, form a pair if they have the same values of
+all axes. Keys that both selections name may differ. A key that only one selection names applies to both.
 `ddpbench.analysis.findings.claims` computes the verdicts.
 """
 

@@ -432,7 +432,7 @@ class _Process:
         """Return the side's next message.
 
         Raises:
-            SideError: the side has ended, or was silent for too long, before it could start (`first`).
+            SideError: before it could start (`first`), the side has ended, or has sent no message for too long.
             LaunchError: the side cannot continue.
         """
         try:

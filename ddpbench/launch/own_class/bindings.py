@@ -193,7 +193,7 @@ def _split(target: ast.expr, *, splits: bool) -> list[ast.expr]:
 
 
 def entry_of(node: ast.expr) -> str | None:
-    """Return the source text of the constant that indexes a name, `"'lr'"` for `given["lr"]`; None for other nodes."""
+    """Return the source text of a constant index, such as `"'lr'"` for `given["lr"]`; None for other nodes."""
     while isinstance(node, ast.Attribute | ast.Subscript) and not key_of(node.value):
         node = node.value
     constant = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)

@@ -396,7 +396,7 @@ def local_place(submission: Submission, size: SubmittedSize) -> str:
 
 
 def write_script(size: SubmittedSize, text: str) -> None:
-    """Write a job's script into its run directory. If it ends with `disks.MARK`, append the packed run directory.
+    """Write a job's script into its run directory. If `text` ends with `disks.MARK`, append the packed run directory.
 
     Raises:
         OutputError: the script cannot be written, or the run cannot be read.

@@ -1,1 +1,1 @@
-"""Findings on the cost of failures during training."""
+"""Findings about the cost of failures during training."""
