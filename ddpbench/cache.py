@@ -110,7 +110,7 @@ def _prune(folder: int) -> None:
 
 
 def _is_entry(folder: int, name: str) -> bool:
-    """Return whether a file was written by `keep`, even if only in part because the process was killed."""
+    """Return whether `keep` wrote a file. The file may be incomplete, if the process was killed."""
     try:
         with _read(folder, name) as file:
             return _ENTRY.startswith(file.read(len(_ENTRY)))

@@ -2,7 +2,7 @@
 
 Throughout, n ranks hold S bytes of gradient each, a rank's link carries B bytes/s in each direction at once, and a
 message's first byte arrives after α seconds. In the signatures S is `size`, B is `rate` and α is `alpha`. Times are
-seconds for the whole operation; bytes are those that one link carries in one direction. Sources:
+seconds for the whole operation. Bytes are counted on one link in one direction. Sources:
 
 - Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", J. Parallel Distrib.
   Comput. 69 (2009): the ring, and the least that any algorithm moves.

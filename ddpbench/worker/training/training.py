@@ -204,7 +204,7 @@ class Training:
         return is_import_path(self.case.workload) and samples(batch) != self.samples
 
     def batch_bytes(self) -> int:
-        """Return the size of a batch when it is fetched (bytes), divided by the case's `shrink` as gradients are."""
+        """Return the number of bytes to fetch for a batch. Like gradients, it is divided by the case's `shrink`."""
         size = self.workload.sample_bytes
         whole = batch_bytes_of(next(self.batches())) if size is None else size * self.samples
         return max(1, whole // self.case.shrink)
@@ -399,7 +399,7 @@ def gather_number(value: int, control: Control, processes: int) -> list[int]:
 
 
 def gather_numbers(values: Sequence[float], control: Control, processes: int) -> list[list[float]]:
-    """Return every rank's `values`, in the order of ranks. All ranks must pass equally many."""
+    """Return every rank's `values`, in the order of ranks. All ranks must pass the same number of values."""
     if processes == 1:
         return [list(values)]
     own = torch.tensor(values, dtype=torch.float64)
