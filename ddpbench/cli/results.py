@@ -1,4 +1,4 @@
-"""What a sweep prints at its end: a table of its cases and sentences about its results, or the same as JSON."""
+"""Print what ends a sweep: a table of its cases and sentences about its results, or the same as JSON."""
 
 from __future__ import annotations
 

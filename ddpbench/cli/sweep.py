@@ -68,7 +68,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.verbose and not arguments.dry_run:
         raise RequestError("--verbose shows each launch of a plan: give it with --dry-run")
     if arguments.quiet and arguments.dry_run:
-        raise RequestError("--quiet prints the answer, and --dry-run has none: give one of them")
+        raise RequestError("--quiet prints the answer, and a dry run gives no answer: give one of them")
     fabric = fabric_overrides(arguments.fabric) if arguments.fabric is not None else []
     request = SweepRequest(
         experiment=find_experiment(arguments.experiment),

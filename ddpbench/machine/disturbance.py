@@ -28,7 +28,7 @@ class _Sample:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Totals:
-    """How the cores were used during a launch (s), and the largest relative change of a core's clock.
+    """Use of the cores during a launch (s), and the largest relative change of a core's clock.
 
     `available_s` is the launch's duration times the number of cores.
     """

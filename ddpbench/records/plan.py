@@ -192,7 +192,7 @@ def _links(text: str) -> str:
         try:
             links = Links.parse(text)
         except (RequestError, LookupError, ArithmeticError) as error:
-            raise ValueError(f"{text!r} is no valid description of network links: {error}") from None
+            raise ValueError(f"{text!r} is not a valid description of network links: {error}") from None
         rates = [*links.bandwidth, links.uplink, links.local_bandwidth]
         if not all(rate is None or 0 < rate <= MAX_RATE for rate in rates) or links.racks < 1:
             raise ValueError(f"{text!r} names links that carry nothing, or more than any does")

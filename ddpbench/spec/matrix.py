@@ -178,7 +178,7 @@ def _against_fabric(setting: Mapping[str, Any], backend: str) -> Iterator[Proble
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Laid:
-    """What was decided for a combination of settings: ranks, nodes, samples per step, device, backend and links."""
+    """Decisions for a combination of settings: ranks, nodes, samples per step, device, backend and links."""
 
     world_size: int
     nodes: int

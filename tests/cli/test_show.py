@@ -85,4 +85,4 @@ def test_a_quiet_sweep_prints_its_answer_and_its_page(finished: RunDir, tmp_path
 
 def test_a_dry_run_has_no_answer_to_print(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sweep", "quick", "--dry-run", "--quiet"]) == 2
-    assert "--dry-run has none" in capsys.readouterr().err
+    assert "a dry run gives no answer" in capsys.readouterr().err

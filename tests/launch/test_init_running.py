@@ -1,4 +1,4 @@
-"""What a script changes from one batch to the next is changed by the class that `ddpbench init` writes, too."""
+"""The class that `ddpbench init` writes changes what its script changes from one batch to the next."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ KEPT: dict[str, tuple[str, str, str, str]] = {
     "globals": ("globals()['s']", "s = 1.0", "pass", "pass"),
     "function": ("tick.s", "def tick():\n    pass\ntick.s = 1.0", "pass", "pass"),
 }
-"""Where a running value is kept: how it is read, what begins it, and its declaration for a global or an outer name."""
+"""Places where a running value is kept: how it is read, what begins it, and its declaration for a global or an outer name."""
 IN_PARAMETER = """
 TOP
 def train(model, optimizer, loader, s):

@@ -94,7 +94,7 @@ def test_noise_beyond_rounding_is_not() -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 8])
 @pytest.mark.parametrize("spread", [0.0, 1.0, 5.0])
 def test_steps_for_several_parameters_together_are_coarse_for_a_small_one(ranks: int, spread: float) -> None:
-    """Of a right rounding, errors show no more than the stated unit roundoff."""
+    """Errors of a right rounding show no more than the stated unit roundoff."""
     shares = shares_of(ranks, spread, 0)
     exact, squares = torch.stack(shares).mean(0), (torch.stack(shares) ** 2).mean(0)
     sent = Sent(ranks=ranks, roundoff=U, floor=1e-10, coarse=True)
