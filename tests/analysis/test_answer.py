@@ -37,10 +37,10 @@ def answer(summary: RunSummary) -> str:
 def test_the_best_is_named_and_how_far_behind_the_other_is(tmp_path: Path) -> None:
     said = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 15}))
     assert said.startswith("2 ranks with DDP train 1.6")
-    assert " times as fast as one rank; a step of master takes 25.0 % longer (6 launches each; " in said
+    assert " times as fast as one rank; with master a step takes 25.0 % longer (6 launches each; " in said
     assert said.endswith("; a slow-down of up to 40 % of launches may not have been seen).")
     said = answer(summary_of(tmp_path / "far", {SINGLE: 10, DDP: 12, MASTER: 36}))
-    assert "; a step of master takes 3.00 times as long: it trains less than one rank (" in said
+    assert "; with master a step takes 3.00 times as long, slower than one rank (" in said
 
 
 def test_the_best_need_not_be_the_reference(tmp_path: Path) -> None:

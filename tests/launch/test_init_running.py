@@ -153,7 +153,7 @@ KEPT: dict[str, tuple[str, str, str, str]] = {
     "globals": ("globals()['s']", "s = 1.0", "pass", "pass"),
     "function": ("tick.s", "def tick():\n    pass\ntick.s = 1.0", "pass", "pass"),
 }
-"""Places where a running value is kept: how it is read, what begins it, and its declaration for a global or an outer name."""
+"""Places of a running value: how it is read, what begins it, and its declaration for a global or an outer name."""
 IN_PARAMETER = """
 TOP
 def train(model, optimizer, loader, s):

@@ -244,9 +244,9 @@ def _rest(choice: Choice) -> list[str]:
     others = choice.behind
     if len(others) == 1:
         run, ratio = others[0]
-        less = ": it trains less than one rank" if run in choice.below_base else ""
-        end = f"takes {takes_longer(ratio, bare=True)}{less}"
-        return [f"a step of {called(run, choice.ranked)} {end}", f"the other's step {end}"]
+        less = ", slower than one rank" if run in choice.below_base else ""
+        end = f"a step takes {takes_longer(ratio, bare=True)}{less}"
+        return [f"with {called(run, choice.ranked)} {end}", f"with the other {end}"]
     # The statement on all of them uses the intervals' ends, not estimates.
     least = min(ratio.value if ratio.low is None else ratio.low for _, ratio in others)
     return [

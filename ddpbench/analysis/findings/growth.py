@@ -76,8 +76,8 @@ def _finding(series: Sequence[_ByNodes], sizes: Sequence[int]) -> Finding | None
         text=sentence(text),
         tags=(
             f"at {most} nodes {names[1]} takes {plain(judged.ratio)} times as long",
-            *_theory(pair, few, most),
             "network time: while any rank transfers, computing or not",
+            *_theory(pair, few, most),
             *grouping.qualifiers(worst[most].case),
             *conditions(runs, late=False),
             *launch_tags(judged.rounds, judged.comparisons),

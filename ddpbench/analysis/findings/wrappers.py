@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.families import Families
 from ddpbench.analysis.findings.groups import fair_panels, reference_of
-from ddpbench.analysis.findings.wording import called, conditions, fitting, launch_tags
+from ddpbench.analysis.findings.wording import called, conditions, fitting, launch_tags, listed
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
-from ddpbench.analysis.statistics.judgement import Judgement, longer
+from ddpbench.analysis.statistics.judgement import MARGIN, MARGIN_WORDS, Judgement, longer
 from ddpbench.naming import ranks_of
 from ddpbench.spec import grouping
 from ddpbench.strategies.traits import traits_of
@@ -44,42 +44,63 @@ def wrappers_finding(cases: Sequence[CaseRun]) -> Finding | None:
         ]
         if len(judged) >= FEWEST:
             comparisons = max(families.comparisons(run, reference) for run, _ in judged)
-            return _finding(judged, reference, comparisons)
+            left_out = [
+                run
+                for run in members
+                if run.case.world_size == reference.case.world_size
+                and (traits := traits_of(run.case)).framework
+                and traits.engine != "torch"
+            ]
+            return _finding(judged, reference, left_out, comparisons)
     return None
 
 
-def _finding(judged: Sequence[tuple[CaseRun, Judgement]], reference: CaseRun, comparisons: int) -> Finding:
+def _finding(
+    judged: Sequence[tuple[CaseRun, Judgement]],
+    reference: CaseRun,
+    left_out: Sequence[CaseRun],
+    comparisons: int,
+) -> Finding:
     family = [reference, *(run for run, _ in judged)]
     slower = [one for one in judged if one[1].verdict == "slower"]
     slower.sort(key=lambda one: -one[1].ratio.value)
     others = [found for _, found in judged if found.verdict != "slower"]
     name, ranks = called(reference, family), ranks_of(reference.case)
-    kinds = f"{len(judged)} frameworks"
+    kinds = f"{len(judged)} framework set-ups"
     if slower:
         head = f"{len(slower)} of {kinds} {'are' if len(slower) > 1 else 'is'} slower than {name} at {ranks}"
     else:
-        head = f"no framework of {len(judged)} is shown to be slower than {name} at {ranks}"
+        head = f"no framework set-up (of {len(judged)}) is shown to be slower than {name} at {ranks}"
     most = max((found.ratio.high or 1.0 for found in others), default=1.0) - 1
     rest = ""
     if others and most > 0:
         bound = format_at_most(most)
-        rest = f"; others by at most {bound}" if slower else f"; a step takes {bound} longer at most"
-    texts = []
+        rest = f"; others: up to {bound}, not shown" if slower else f"; a step takes {bound} longer at most"
+    full = [f"{called(run, family)} by {longer(found.ratio)}" for run, found in slower]
+    bare = [f"{called(run, family)} by {100 * (found.ratio.value - 1):.0f} %" for run, found in slower]
+    texts = [f"{head}{': ' if slower else ''}{', '.join(full)}{rest}"]
     for count in range(len(slower), -1, -1):
-        named = [f"{called(run, family)} by {longer(found.ratio)}" for run, found in slower[:count]]
         left = [f"{counted(len(slower) - count, 'other')} by less"] if 0 < count < len(slower) else []
-        texts.append(f"{head}{': ' if named else ''}{', '.join([*named, *left])}{rest}")
+        texts.append(f"{head}{': ' if count else ''}{', '.join([*bare[:count], *left])}{rest}")
+    text = fitting(texts)
     runs = [run for run, _ in judged]
     rounds = min(found.rounds for _, found in judged)
     return Finding(
         kind="answer",
-        text=sentence(fitting(texts)),
+        text=sentence(text),
         tags=(
             *(
                 word
                 for word in grouping.qualifiers(reference.case)
                 if all(word in grouping.qualifiers(run.case) for run in runs)
             ),
+            *([", ".join(full)] if slower and text != texts[0] else []),
+            *(
+                f"the difference of {called(run, family)} may be under {MARGIN_WORDS}"
+                for run, found in slower
+                if (found.ratio.low or 1.0) < 1 + MARGIN
+            ),
+            *_not_counted(left_out),
             *conditions([reference, *runs]),
             *launch_tags(rounds, comparisons),
         ),
@@ -87,3 +108,8 @@ def _finding(judged: Sequence[tuple[CaseRun, Judgement]], reference: CaseRun, co
         verdict="slower" if slower else "note",
         cases=tuple(run.case_id for run in (*runs, reference)),
     )
+
+
+def _not_counted(runs: Sequence[CaseRun]) -> list[str]:
+    names = listed([called(run, runs) for run in runs])
+    return [f"not counted: {names}, which compute with other kernels"] if runs else []
