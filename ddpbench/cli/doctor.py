@@ -46,7 +46,10 @@ def add_parser(commands: Any) -> None:
         "--port", type=flags.number("--port", "PORT"), help="free port of the first node (default: 29501)"
     )
     parser.add_argument(
-        "-v", "--verbose", action="store_true", help="also describe each check that found nothing to do"
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="also describe each check that found nothing to do; always with --nodes",
     )
     flags.as_json(parser)
     parser.set_defaults(run=_run)
@@ -78,7 +81,7 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         from ddpbench.cli.console import Progressive
 
-        show(findings, Progressive(stderr=False), verbose=arguments.verbose)
+        show(findings, Progressive(stderr=False), verbose=arguments.verbose or arguments.nodes is not None)
     return 0 if findings[-1].level == "ok" else 1
 
 
