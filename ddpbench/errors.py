@@ -147,13 +147,14 @@ MOST_LISTED = 12
 """A longer list of names would hide the suggestion in front of it."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """Return the end of an error message about an unknown name: the nearest known name, then all known names.
 
-    If a known name is near, all names are listed only if they are at most `MOST_LISTED`.
+    If a known name is near, all names are listed only if they are at most `MOST_LISTED`. `cutoff` is the least
+    similarity of a near name, from 0 to 1.
     """
     names = sorted(set(map(on_one_line, known)))
-    guess = meant(name, names)
+    guess = meant(name, names, cutoff)
     if guess and len(names) > MOST_LISTED:
         return guess.rstrip()
     return f"{guess}known: {', '.join(names) if names else 'none'}"

@@ -77,7 +77,7 @@ def find_experiment(name: str) -> Path:
             _refuse_device(path)
             near = meant_path(path, Path.is_file)
             raise RequestError(
-                f"{path} does not exist{near or f'; {nearest(path.stem, known_experiments())}'}"
+                f"{path} does not exist{near or f'; {nearest(path.stem, known_experiments(), 0.8)}'}"
             )
         return path
     known = known_experiments()

@@ -118,7 +118,7 @@ def test_how_often_a_median_s_interval_holds_is_told_where_it_is_not_about_95_pe
         found = median_launch([float(one) for one in range(1, count + 1)])
         assert (found.low, found.high) == (depth, count + 1 - depth)
         held = 100 * (1 - 2 * sum(math.comb(count, fewer) for fewer in range(depth)) / 2**count)
-        assert f"{held:.2f} %" in said if count == 5 else f"{held:.1f} % of {count}" in said
+        assert f"{held:.2f} %" in said if count == 5 else f"{held:.1f} % with {count}" in said
 
 
 @pytest.mark.parametrize("count", [6, 8, 9, 12, 20, 40])

@@ -298,7 +298,7 @@ def test_what_is_kept_is_not_measured_again_and_says_where_it_was(tmp_path: Path
     assert recorded["context"]["started_utc"]
     recorded["identity"]["cpu"] = "another"
     machine.write_text(json.dumps(recorded), encoding="utf-8")
-    with pytest.raises(IdentityError, match="cpu: 'another' there"):
+    with pytest.raises(IdentityError, match="cpu: 'another' before"):
         refuse_kept("trainer-3-bare", tmp_path / "new")
     machine.unlink()
     with pytest.raises(pytest.fail.Exception, match="does not say which machine"):

@@ -57,7 +57,7 @@ def test_a_wrong_override_is_refused() -> None:
 def test_gpus_that_are_not_there() -> None:
     message = refused("sweep", "quick", "--set", "base.device=cuda", CUDA_VISIBLE_DEVICES="")
     assert "no usable GPU here" in message
-    assert "nccl moves data between GPUs only" in refused(
+    assert 'backend = "nccl" moves data between GPUs only' in refused(
         "sweep", "quick", "--set", "base.backend=nccl", CUDA_VISIBLE_DEVICES=""
     )
 
