@@ -69,3 +69,23 @@ class LinearNorm(ConvNorm):
         one, other = ((each - each.mean(0)) / (each.std(0) + 1e-3) for each in views)
         shared = one.T @ other / len(one)
         return ((shared - torch.eye(8, dtype=shared.dtype)) ** 2).sum()
+
+
+class Gates(nn.Module):
+    """A gate from 0 to 1 for each channel, open at first, as in pruning."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(torch.ones(channels))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.gate.clamp(0, 1)
+
+
+class Gated(ConvNorm):
+    """A layer with gates at the end of their range."""
+
+    dataset = staticmethod(numbers)
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), Gates(16), nn.Linear(16, 4))

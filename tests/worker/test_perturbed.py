@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -78,9 +79,18 @@ def partly_reversed(right: Step, replica: Any, inputs: Any, targets: Any) -> tor
     return loss
 
 
+def untrained_gate(right: Step, replica: Any, inputs: Any, targets: Any) -> torch.Tensor:
+    """Never train the gates."""
+    loss = right(replica, inputs, targets)
+    for name, each in replica.job.model.named_parameters():
+        if name.endswith("gate"):
+            each.grad.zero_()
+    return loss
+
+
 PLANTS = {
     each.__name__: each
-    for each in (scaled, lone_bias, left_out, summed_biases, weak_doubled, partly_reversed)
+    for each in (untrained_gate, scaled, lone_bias, left_out, summed_biases, weak_doubled, partly_reversed)
 }
 
 
@@ -140,6 +150,14 @@ def test_wrong_updates_next_to_rounding_errors_are_found_in_float32(strategy: st
         assert any(each.startswith("parameters") and "(float32)" in each for each in found)
 
 
+@pytest.mark.ranks
+def test_a_model_that_is_sensitive_at_its_initial_state_hides_no_wrong_update() -> None:
+    """Gates begin where their clamp ends, so that a change of their last digit changes the whole update."""
+    assert run_ranks(failing, 2, "Gated", "post_local_sgd", 2, "") == [[], []]
+    for found in run_ranks(failing, 2, "Gated", "post_local_sgd", 2, "untrained_gate"):
+        assert {"float64", "float32"} == {each.partition("(")[2].partition(")")[0] for each in found}
+
+
 def test_the_rounding_of_a_sum_is_measured_and_exact_results_have_none() -> None:
     noise = torch.Generator().manual_seed(0)
 
@@ -176,6 +194,13 @@ def test_only_errors_within_rounding_are_left_out() -> None:
     error, decided = _without_rounding(before, own, expected, rounding)
     assert error == pytest.approx(0.5 / 2)
     assert decided == pytest.approx(1 / 2)
+
+
+def test_rounding_that_is_not_a_number_explains_nothing() -> None:
+    expected = {"a": torch.tensor([1.0, 1.0])}
+    rounding = {"a": torch.tensor([math.nan, 0.0])}
+    found = _without_rounding({"a": torch.zeros(2)}, {"a": torch.tensor([1.5, 1.0])}, expected, rounding)
+    assert found == (pytest.approx(0.5 / math.sqrt(2)), pytest.approx(1 / math.sqrt(2)))
 
 
 def test_no_more_than_a_part_of_the_whole_gradient_is_allowed_as_rounding() -> None:

@@ -60,7 +60,7 @@ def held_change(own: Tensors, expected: Tensors, writes: list[str] | None = None
         agreed.append(value)
         return value
 
-    prover: Any = SimpleNamespace(training=None, proves_double=True, agreed=noted)
+    prover: Any = SimpleNamespace(training=None, proves_double=True, proved_in_double=set(), agreed=noted)
     comparer = Comparer(prover, NumberTypes(cast=torch.float64, given=(torch.float64,)), FULL, [])
     comparer.model.writes = writes or []
     before = {name: torch.zeros_like(each) for name, each in own.items()}

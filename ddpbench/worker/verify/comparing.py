@@ -123,11 +123,13 @@ class Comparer:
         """Return the largest relative error of any gradient of `own` on this rank, and that parameter's name.
 
         If rounding may explain errors above the tolerance, rounding errors are measured once, and errors of that size
-        are allowed from then on. All ranks must call this method together.
+        are allowed from then on. float64 must have proved the gradients before, because a step that is measured to be
+        sensitive could otherwise hide wrong gradients. All ranks must call this method together.
         """
         found = self.tolerances.worst(own, expected)
         most = self.prover.agreed(found[0])
-        if self.tolerances.gradient < most <= self.tolerances.most_rounding and not self._has_rounding:
+        doubtful = self.tolerances.gradient < most <= self.tolerances.most_rounding
+        if doubtful and not self._has_rounding and self.prover.proves_double and not self.numbers.is_double:
             self._has_rounding = True
             if not self.faults.of_gradients():
                 self.tolerances.allow_rounding(rounding_of_average(self.one))
@@ -149,7 +151,8 @@ class Comparer:
         This rank's parameters changed from `before` to `own`, one process's parameters from `before` to `expected`.
         Return the result as a proof, whose note is `unchanged` if no parameter changed. `train` repeats one process's
         training of a model in its initial state, and returns the model's parameters. It is used to measure rounding if
-        the error exceeds the tolerance: errors of numbers that rounding explains are then left out.
+        the error exceeds the tolerance and float64 has proved this comparison: errors of numbers that rounding explains
+        are then left out.
         """
         allowed = self.tolerances.change
         rounds = allowed is None or self.tolerances.rounds
@@ -176,12 +179,16 @@ class Comparer:
         if not self.prover.agreed(float(changed)):
             return not_compared(compared, self.name, unchanged)
         proof = self.proof(compared, error if math.isfinite(error) else math.inf, allowed)
-        if train and allowed < proof.error <= NARROW_CHANGE_TOLERANCE and not self._fault_of_change(proof):
+        if self.numbers.is_double and proof.passed:
+            self.prover.proved_in_double.add(compared)
+        doubtful = allowed < proof.error <= NARROW_CHANGE_TOLERANCE
+        in_double = compared in self.prover.proved_in_double and not self.numbers.is_double
+        if train and doubtful and in_double and not self._fault_of_change(proof):
             rounding = rounding_of_changes(self.one, train)
             error, decided = _without_rounding(before, own, expected, rounding)
             if self.prover.agreed(float(decided > LARGEST_DECIDED)) == 0:
                 proof = self.proof(compared, error, allowed)
-            elif self.prover.proves_double and not self.numbers.is_double:
+            else:
                 return not_compared(compared, self.name, _DECIDED)
         if self.model.writes and proof.passed:
             return replace(
@@ -360,8 +367,9 @@ def _without_rounding(
             real(expected[name] - before.get(name, expected[name])),
         )
         explained = rounding.get(name, torch.zeros_like(gap))
-        gaps += float((gap[gap > explained] ** 2).sum())
-        decided += float((change[change.abs() < 2 * explained] ** 2).sum())
+        # Rounding that is NaN explains no error, and is taken to decide the change.
+        gaps += float((gap[~(gap <= explained)] ** 2).sum())
+        decided += float((change[~(change.abs() >= 2 * explained)] ** 2).sum())
         whole += float((change**2).sum())
     return (math.sqrt(gaps / whole), math.sqrt(decided / whole)) if whole else (math.inf, 0.0)
 

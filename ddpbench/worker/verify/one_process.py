@@ -35,6 +35,8 @@ class ComparingRank(Protocol):
     """True if the loss communicates between ranks, so that one process cannot compute all ranks' losses by itself."""
     proves_double: bool
     """True if the case is also compared in float64."""
+    proved_in_double: set[str]
+    """Comparisons of changes that float64 has passed."""
     unrepeatable: str
     """Why repeated steps of the user's class have different results; empty unless such a difference was seen."""
     packed: bool

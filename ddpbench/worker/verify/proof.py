@@ -49,6 +49,8 @@ class Prover:
         """True if the loss waits for other ranks, so that all ranks must compute it together."""
         self.proves_double = True
         """True if the case is also compared in float64; False once the model is known not to work in float64."""
+        self.proved_in_double: set[str] = set()
+        """Comparisons of changes that float64 has passed."""
         self.unrepeatable = ""
         self.fault_of_model = ""
         """Sentence on the fault of the model that made a comparison fail; empty if there is none."""
