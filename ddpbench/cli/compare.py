@@ -165,7 +165,7 @@ def _of_two(arguments: argparse.Namespace) -> Changes:
 
 
 def _interleaved(arguments: argparse.Namespace) -> Changes:
-    """Measure two sides in turn (interleaved), and compare them.
+    """Measure two sides alternately (interleaved), and compare them.
 
     Raises:
         RequestError: an argument names no side, or a side cannot start.

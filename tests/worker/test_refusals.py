@@ -336,7 +336,7 @@ def test_replicas_in_threads_have_inputs_of_their_own(name: str) -> None:
         ),
         (
             "Meta",
-            "the model has no memory for its values (0.weight and others are on the device meta): have model()",
+            "the model has no memory for its values (0.weight and others are on the device meta): in model()",
         ),
         (
             "InObject",
