@@ -28,7 +28,6 @@ from functools import wraps
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from io import StringIO
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from zlib import crc32
@@ -66,11 +65,13 @@ class _Compiled(metaclass=_AsTheRealOne):
 
 def _read_digits() -> Any:
     import gzip
+    from importlib.metadata import distribution
 
     import numpy as np
 
-    folder = Path(str(sys.modules["sklearn.datasets"].__file__)).parent
-    with gzip.open(folder / "data" / "digits.csv.gz", "rt", encoding="utf-8") as file:
+    # A rank that unpickles this function, as Ray's do, has not imported sklearn.
+    digits = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
+    with gzip.open(str(digits), "rt", encoding="utf-8") as file:
         table = np.loadtxt(file, delimiter=",")
     return SimpleNamespace(
         data=table[:, :-1], target=table[:, -1].astype(int), images=table[:, :-1].reshape(-1, 8, 8)
