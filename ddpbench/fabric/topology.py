@@ -282,7 +282,7 @@ def phases(topology: Topology) -> tuple[FlowPhase, ...]:
 
 
 def _within_nodes(topology: Topology) -> FlowPhase:
-    """Return traffic in a ring over the ranks of each node; no traffic if ranks have no links of their own."""
+    """Return traffic in a ring over the ranks of each node; no traffic if ranks share their node's links."""
     flows: list[TcpFlow] = []
     expected: dict[tuple[int, CableSide], float] = {}
     local = topology.links.local_bandwidth

@@ -22,7 +22,7 @@ class OneShot(Strategy[NoOptions]):
 
 
 class OneShotReplica(Replica):
-    """One rank's copy of the model."""
+    """A rank's copy of the model."""
 
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
         import torch

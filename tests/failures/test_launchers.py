@@ -142,7 +142,8 @@ def test_nothing_is_left_of_an_ended_sweep(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd=ROOT,
-        env=os.environ | {"TMPDIR": str(temporary)},  # a launch an hour later removes a killed sweep's folder
+        env=os.environ
+        | {"TMPDIR": str(temporary)},  # the folder of a killed sweep goes with a launch after an hour
     )
     deadline = time.monotonic() + 200
     while not any(

@@ -285,7 +285,7 @@ class OwnReference:
     def after(self, batches: Sequence[Sequence[Any]], left_out: Sequence[Set[str]]) -> torch.nn.Module:
         """Return the model after one further step per batch in `batches`.
 
-        Each rank computes the gradients of its own shard, and these are averaged over ranks. `left_out` has, for each
+        Each rank computes the gradients of one shard, and these are averaged over ranks. `left_out` has, for each
         step, the names of the parameters that the replica's update left out. All ranks must call this method together.
         """
         for shards, without in zip(batches, left_out, strict=True):

@@ -1,11 +1,15 @@
 """Measure how much rounding alone changes gradients and parameters: repeat a computation with different roundings.
 
-One method multiplies the loss by a factor and divides the gradients by it. In exact arithmetic, this changes nothing.
-In floating point, all roundings of the backward pass differ, as in a strategy that divides by a different number of
-samples. The other method changes parameters in their last digit, as in a strategy that adds the same numbers in a
-different order. Results that exact arithmetic determines hardly change. But a gradient that is zero in exact
-arithmetic, such as the gradient of a bias before BatchNorm, is different each time, and so is the update that Adam
-computes from it.
+One method multiplies the loss by a factor and divides the gradients by it. In exact arithmetic, this changes nothing if
+the backward pass is linear, as it is without gradients that are clamped or normalised on the way. In floating point,
+all roundings of the backward pass differ, as in a strategy that divides by a different number of samples. The other
+method changes parameters in their last digit, as in a strategy that adds the same numbers in a different order. Most
+results hardly change. But a gradient that is zero in exact arithmetic, such as the gradient of a bias before BatchNorm,
+is different each time, and so is the update that Adam computes from it.
+
+Results also change at kinks of the model, such as a gate at the end of its clamp, and in backward passes that are not
+linear. Such a change is no rounding, and could hide a wrong update. So this measure is used only in float32, and only
+if float64 has proved the case without it.
 """
 
 from __future__ import annotations

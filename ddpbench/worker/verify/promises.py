@@ -251,7 +251,7 @@ class _Steps:
     ) -> Tensors:
         """Train a model, which is in its initial state, for these steps, and return its parameters.
 
-        If `apart`, each rank computes only the gradients of its own shards.
+        If `apart`, each rank computes the gradients of its shards only.
         """
         one = self.comparer.one
         optimizer = optimizer or self.comparer.training.make_optimizer(model.parameters())

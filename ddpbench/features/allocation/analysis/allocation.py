@@ -33,7 +33,7 @@ from ddpbench.spec import Case, grouping
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobSize:
-    """One row of a proposal's table: a number of ranks with its run time, hours and efficiency.
+    """A row of a proposal's table: a number of ranks with its run time, hours and efficiency.
 
     Times are in seconds; hours are core-hours, or GPU-hours.
     """
