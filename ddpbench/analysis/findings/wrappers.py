@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.families import Families
-from ddpbench.analysis.findings.groups import fair_panels, reference_of
+from ddpbench.analysis.findings.groups import exchanges_gradients, fair_panels, reference_of
 from ddpbench.analysis.findings.wording import called, conditions, fitting, launch_tags, listed
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
@@ -24,12 +24,13 @@ def wrappers_finding(cases: Sequence[CaseRun]) -> Finding | None:
     """Return the finding that says which frameworks take longer than plain DDP; None for fewer than `FEWEST` of them.
 
     Frameworks that compute the model with another library than torch, such as TensorFlow, are left out, because a
-    difference from DDP would be due to that library.
+    difference from DDP would be due to that library. None, too, if the run compares other strategies with DDP, because
+    then its question is which strategy to use.
     """
     families = Families(cases)
     for members in fair_panels(cases):
         reference = reference_of(members)
-        if traits_of(reference.case).role != "reference":
+        if traits_of(reference.case).role != "reference" or _compares_more(members, reference):
             continue
         judged = [
             (run, found)
@@ -53,6 +54,16 @@ def wrappers_finding(cases: Sequence[CaseRun]) -> Finding | None:
             ]
             return _finding(judged, reference, left_out, comparisons)
     return None
+
+
+def _compares_more(members: Sequence[CaseRun], reference: CaseRun) -> bool:
+    """Return whether the cases include a strategy that aggregates gradients and is neither DDP nor a framework's."""
+    return any(
+        exchanges_gradients(run)
+        and run.case.strategy != reference.case.strategy
+        and not traits_of(run.case).framework
+        for run in members
+    )
 
 
 def _finding(
