@@ -301,7 +301,7 @@ def test_a_case_that_is_missing_and_another_rank_blamed_are_seen(tmp_path: Path)
 
 
 def test_the_page_names_every_kind_of_input() -> None:
-    page = (inputs.ROOT / "docs/campaign.md").read_text(encoding="utf-8")
+    page = (inputs.ROOT / "tests/campaign/README.md").read_text(encoding="utf-8")
     table = page.partition("| input |")[2].partition("\n\n")[0]
     first = [line.split("|")[1] for line in table.splitlines()[2:]]
     assert {name.strip() for cell in first for name in cell.split(",")} == set(inputs.FAMILIES)
