@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -136,8 +136,9 @@ def decimals_borne(
     A value without an interval gets three significant digits. If a value is larger than the interval's half-width, the
     half-width gets one significant digit, and the value two or three. If it is smaller, the half-width gets two.
 
-    The result is at most `most`. It is larger, up to 6, if an end of the interval would otherwise be rounded to one of
-    `nulls`, the values that mean "no difference".
+    The result is at most `most`. It is larger if an end of the interval would otherwise be rounded to one of `nulls`,
+    the values that mean "no difference", unless this takes too many digits (`decimals_apart`). `format_end` then says
+    on which side of the null the end is.
     """
     if not value or not math.isfinite(value):
         return 0
@@ -148,11 +149,36 @@ def decimals_borne(
     of_half = -math.floor(math.log10(half))
     decimals = min(max(of_half, three - 1), three) if half < abs(value) else of_half + 1
     decimals = min(max(decimals, 0), most)
-    while decimals < 6 and any(
-        end != null and round(end, decimals) == null for end in (low, high) for null in nulls
-    ):
-        decimals += 1
+    return max((decimals_apart(value, (low, high), null, decimals) for null in nulls), default=decimals)
+
+
+def decimals_apart(value: float, ends: Iterable[float], null: float, decimals: int) -> int:
+    """Return `decimals`, or a few more if an end of a value's interval would otherwise be rounded to `null`.
+
+    The added decimals give the value at most three significant digits, or its distance from `null` at most two. If an
+    end were still rounded to `null` then, none are added.
+    """
+    if not math.isfinite(value):
+        return decimals
+    apart = [end for end in ends if end != null]
+    distance = abs(value - null)
+    of_value = 2 - math.floor(math.log10(abs(value))) if value else 0
+    of_distance = 1 - math.floor(math.log10(distance)) if distance else 0
+    for found in range(decimals, max(of_value, of_distance) + 1):
+        if all(round(end, found) != null for end in apart):
+            return found
     return decimals
+
+
+def format_end(end: float, decimals: int, nulls: Sequence[float] = (0.0,), sign: str = "") -> str:
+    """Return an end of an interval with `decimals`, or `just above 0` if it were rounded to one of `nulls`.
+
+    `sign` is `+` for a difference.
+    """
+    for null in nulls:
+        if end != null and round(end, decimals) == null:
+            return f"just {'above' if end > null else 'below'} {null:g}"
+    return f"{end:{sign},.{max(decimals, 0)}f}"
 
 
 def format_rounded(value: float, decimals: int) -> str:

@@ -11,6 +11,7 @@ from ddpbench.units import (
     decimals_borne,
     format_at_most,
     format_bytes,
+    format_end,
     format_number,
     format_seconds,
     format_two_digits,
@@ -115,6 +116,18 @@ def test_no_end_is_rounded_to_no_difference() -> None:
     assert decimals_borne(1.21, 1.02, 1.42, nulls=(0.0, 1.0)) == 2
     assert decimals_borne(20.1, 0.4, 41.2) == 1
     assert decimals_borne(0.05, 0.02, 0.08, most=1) == 2
+    assert decimals_borne(3.93, 0.04, 7.96, most=1) == 2
+    assert decimals_borne(1.0013, 1.0001, 1.0025, nulls=(1.0,)) == 4  # the distance from 1 has two digits
+
+
+def test_no_number_has_more_than_three_digits_only_to_keep_an_end_apart() -> None:
+    """`11.129 [0.001, 23.496]` would say more of each number than is known."""
+    assert decimals_borne(11.129, 0.001, 23.496, most=1) == 0
+    assert decimals_borne(1.11129, 1.00001, 1.23496, nulls=(0.0, 1.0)) == 1
+    ends = [format_end(*one) for one in ((0.001, 0), (-0.001, 0), (23.496, 0), (0.0, 1), (0.04, 2))]
+    assert ends == ["just above 0", "just below 0", "23", "0.0", "0.04"]
+    assert format_end(0.99999, 2, (0.0, 1.0)) == "just below 1"
+    assert format_end(0.4, 1, sign="+") == "+0.4"
 
 
 def test_two_digits_have_no_exponent() -> None:

@@ -156,7 +156,8 @@ def _at(cell: Cell, decimals: int) -> Cell:
     assert cell.measured is not None
     small = 0 < abs(cell.measured.value) < 10.0**-decimals
     # never round a value away
-    text, under = cell.measured.rounded(cell.measured.decimals_in_column(cell.null) if small else decimals)
+    digits = cell.measured.decimals_in_column(cell.null) if small else decimals
+    text, under = cell.measured.rounded(digits, cell.null)
     return replace(cell, text=text, under=under)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ddpbench.analysis.results import Compared
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.judgement import Standing, is_faster, judged, takes_longer
+from ddpbench.analysis.statistics.judgement import Standing, is_faster, judged, longer, plain, takes_longer
 from tests.folders import modules_of
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +46,25 @@ def test_a_judgement_has_the_words_of_its_verdict(
 def test_steps_of_which_one_takes_twice_as_long_are_told_so(value: float, longer: str, faster: str) -> None:
     ratio = Interval(value)
     assert (takes_longer(ratio, than=True), is_faster(ratio, than=True)) == (longer, faster)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "longer_words", "ratio_words"),
+    [
+        (Interval(1.11129, 1.00001, 1.23496), "11 % [just above 0, 23]", "1.1 [just above 1, 1.2]"),
+        (Interval(1.0393, 1.0004, 1.0796), "3.93 % [0.04, 7.96]", "1.04 [just above 1, 1.08]"),
+        (Interval(1.20, 1.019, 1.42), "20 % [1.9, 42]", "1.20 [1.02, 1.42]"),
+        (Interval(1.20, 1.01999, 1.42), "20 % [just below 2, 42]", "1.20 [1.02, 1.42]"),
+        (Interval(1.20, 1.02001, 1.42), "20 % [just above 2, 42]", "1.20 [1.02, 1.42]"),
+        (Interval(1.0, 0.98001, 1.03), "0 % [just above \N{MINUS SIGN}2, 3]", "1.00 [0.98, 1.03]"),
+    ],
+)
+def test_an_end_of_an_interval_that_is_close_to_no_difference_or_the_margin_stays_on_its_side(
+    ratio: Interval, longer_words: str, ratio_words: str
+) -> None:
+    """So the verdict `slower` never stands next to an interval from 0, and no number has digits that mean nothing."""
+    assert longer(ratio) == longer_words
+    assert plain(ratio) == ratio_words
 
 
 def test_a_standing_has_the_words_of_its_verdict() -> None:

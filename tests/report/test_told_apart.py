@@ -93,11 +93,12 @@ def test_an_end_of_a_decided_ratio_is_not_rounded_to_no_difference() -> None:
         return " ".join(ratio.texts(null=1))
 
     assert shown(Interval(0.785, 0.352, 0.951)) == "0.79 [0.35, 0.95]"
-    assert shown(Interval(0.785, 0.352, 0.9996)) == "0.7850 [0.3520, 0.9996]"
+    assert shown(Interval(0.785, 0.352, 0.9996)) == "0.8 [0.4, just below 1]"
     assert shown(Interval(0.785, 0.352, 1.0)) == "0.8 [0.4, 1.0]"
-    assert shown(Interval(0.785, 0.352, 0.999999)) == "0.8 [0.4, 1.0]"  # no number has that many decimals
-    column = [Interval(0.785, 0.352, 0.9996), Interval(12.3, 11.9, 12.7)]
-    assert decimals_of(column, null=1) == 4
+    assert shown(Interval(0.785, 0.352, 0.999999)) == "0.8 [0.4, just below 1]"
+    assert shown(Interval(0.785, 0.352, 0.997)) == "0.785 [0.352, 0.997]"
+    column = [Interval(0.785, 0.352, 0.997), Interval(12.3, 11.9, 12.7)]
+    assert decimals_of(column, null=1) == 3
 
 
 def test_the_least_time_is_less_than_any_that_was_measured() -> None:

@@ -22,6 +22,7 @@ from ddpbench.units import (
     decimals_borne,
     format_about,
     format_at_most,
+    format_end,
     format_number,
     format_two_digits,
     with_minus,
@@ -57,12 +58,19 @@ def value_words(ratio: Interval, limit: float = 0.0) -> str:
 def interval_words(ratio: Interval | None, limit: float = 0.0) -> str:
     """Return the interval of a ratio as text, such as `+1.2 % to +3.4 %`. Empty if the interval has no ends.
 
-    No end is rounded to 0 or to `limit` (a gate's limit as a fraction) unless it is equal to it.
+    No end is rounded to 0 or to `limit` (a gate's limit as a fraction) unless it is equal to it. It may be
+    `just above 0 %`.
     """
     if ratio is None or ratio.low is None or ratio.high is None:
         return ""
-    decimals = _decimals(ratio, limit)
-    return f"{percent(ratio.low, decimals)} to {percent(ratio.high, decimals)}"
+    decimals, nulls = _decimals(ratio, limit), (0.0, _in_percent(limit))
+    low, high = (_end(end, decimals, nulls) for end in (ratio.low, ratio.high))
+    return f"{low} to {high}"
+
+
+def _end(end: float, decimals: int, nulls: Sequence[float]) -> str:
+    text = format_end(_in_percent(end - 1), decimals, nulls)
+    return f"{text} %" if text.startswith("just") else percent(end, decimals)
 
 
 def _decimals(ratio: Interval, limit: float) -> int:

@@ -6,11 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpbench.units import format_rounded
+from ddpbench.units import decimals_apart, format_end, format_rounded
 
 WIDEST = 300.0
 """Largest logarithm of a ratio whose exponential is still finite when multiplied by any time."""
-_MOST_DECIMALS = 4
 _MOST_DIGITS = 4
 """Largest number of digits of a column's largest value, unless that value is a longer whole number.
 
@@ -23,7 +22,7 @@ class Interval:
     """A value with its confidence interval. The ends are None if there are too few rounds for an interval.
 
     An example of its text is `0.71 [0.66, 0.76]`. Some methods have a parameter `null`, the value that means no
-    difference, such as 1 for a ratio. No end is rounded to this value.
+    difference, such as 1 for a ratio. No end is rounded to this value: it gets more decimals, or is `just above 1`.
     """
 
     value: float
@@ -96,21 +95,23 @@ class Interval:
         return self.apart(max(0, min(self.decimals(null), 2 if leading == 0 else 1 - leading)), null)
 
     def apart(self, decimals: int, null: float | None) -> int:
-        """Return `decimals`, or a few more if an end would otherwise be rounded to `null`."""
-        ends = [end for end in (self.low, self.high) if end is not None and end != null]
-        for found in range(decimals, _MOST_DECIMALS + 1):
-            if all(round(end, found) != null for end in ends):
-                return found
-        return decimals
+        """Return `decimals`, or a few more if an end would otherwise be rounded to `null` (`units.decimals_apart`)."""
+        ends = [end for end in (self.low, self.high) if end is not None]
+        return decimals if null is None else decimals_apart(self.value, ends, null, decimals)
 
-    def rounded(self, decimals: int) -> tuple[str, str]:
+    def rounded(self, decimals: int, null: float | None = None) -> tuple[str, str]:
         """Return the value as text, and the ends as text in brackets, both with `decimals`.
 
         The second text is empty if the ends are unknown.
         """
         if self.low is None or self.high is None:
             return format_rounded(self.value, decimals), ""
-        low, high = format_rounded(self.low, decimals), format_rounded(self.high, decimals)
+        low, high = (
+            format_rounded(end, decimals)
+            if null is None or end == null or round(end, decimals) != null
+            else format_end(end, decimals, (null,))
+            for end in (self.low, self.high)
+        )
         return format_rounded(self.value, decimals), f"[{low}, {high}]"
 
     def texts(self, null: float | None = None) -> tuple[str, str]:
@@ -119,7 +120,7 @@ class Interval:
         A value that is smaller than its half-width has up to two more decimals than its ends.
         """
         decimals = self.decimals(null)
-        number, ends = self.rounded(decimals)
+        number, ends = self.rounded(decimals, null)
         if self.low is not None and self.high is not None and self.high - self.low > 2 * abs(self.value) > 0:
             leading = math.floor(math.log10(abs(self.value)))
             number = format_rounded(self.value, max(decimals, min(1 - leading, decimals + 2)))

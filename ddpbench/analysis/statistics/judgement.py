@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.units import decimals_borne, format_at_most, with_minus
+from ddpbench.units import decimals_apart, decimals_borne, format_at_most, format_end, with_minus
 
 MARGIN = 0.02
 """Differences of step time within 2 % are called equivalent."""
@@ -27,22 +28,21 @@ TOO_FEW_WORDS = "too few rounds"
 def percent_of(share: Interval, sign: str = "", *, bare: bool = False) -> str:
     """Return a fraction as text, such as `85 % [78, 92]`, with the digits that its interval supports.
 
-    `sign` is `+` for a difference. An end close to the margin is not rounded to it: `20 % [1.5, 42]`. With `bare`, the
-    interval is left out.
+    `sign` is `+` for a difference. An end close to 0 or to the margin is not rounded to it: `20 % [1.5, 42]`, or
+    `11 % [just above 0, 23]`. With `bare`, the interval is left out.
     """
     value = 100 * share.value
     ends = [None if end is None else 100 * end for end in (share.low, share.high)]
     digits = decimals_borne(value, *ends, most=1)
-    low, high = (None if end is None else f"{end:{sign}.{_digits_near_margin(end, digits)}f}" for end in ends)
+    low, high = (None if end is None else _end_in_percent(end, sign, digits) for end in ends)
     text = f"{value:{sign}.{digits}f} %"
     return with_minus(f"{text} [{low}, {high}]" if low and high and not bare else text)
 
 
-def _digits_near_margin(end: float, digits: int) -> int:
-    margin = 100 * MARGIN
-    while digits < 6 and abs(end) != margin and round(abs(end), digits) == margin:
-        digits += 1
-    return digits
+def _end_in_percent(end: float, sign: str, digits: int) -> str:
+    margin = math.copysign(100 * MARGIN, end)
+    digits = decimals_apart(margin, [end], margin, digits)
+    return format_end(end, digits, (0.0, margin), sign)
 
 
 def longer(ratio: Interval, *, bare: bool = False) -> str:
@@ -72,7 +72,8 @@ def plain(interval: Interval, *, bare: bool = False) -> str:
     text = f"{interval.value:,.{digits}f}"
     if bare or interval.low is None or interval.high is None:
         return text
-    return f"{text} [{interval.low:,.{digits}f}, {interval.high:,.{digits}f}]"
+    low, high = (format_end(end, digits, (0.0, 1.0)) for end in (interval.low, interval.high))
+    return f"{text} [{low}, {high}]"
 
 
 def takes_longer(ratio: Interval, *, bare: bool = False, than: bool = False) -> str:

@@ -18,7 +18,7 @@ from ddpbench.records import RunDir
 from ddpbench.records.machine import DIGESTS
 from ddpbench.spec.differences import SEED, settings_apart
 from ddpbench.text_safety import command
-from ddpbench.units import counted, decimals_borne, format_number, series_of, utc_of
+from ddpbench.units import counted, decimals_borne, format_end, format_number, series_of, utc_of
 
 HEADS = ("case", "runs", "latest, ms", "95 %, launches", "change-points")
 _MOST_CASES = 4
@@ -42,7 +42,8 @@ def ratio_words(ratio: Interval, joint: str = " ") -> str:
     decimals = max(2, decimals_borne(ratio.value, ratio.low, ratio.high, nulls=(1.0,)))
     if ratio.low is None or ratio.high is None:
         return f"{ratio.value:.{decimals}f}"
-    return f"{ratio.value:.{decimals}f}{joint}[{ratio.low:.{decimals}f}, {ratio.high:.{decimals}f}]"
+    low, high = (format_end(end, decimals, (1.0,)) for end in (ratio.low, ratio.high))
+    return f"{ratio.value:.{decimals}f}{joint}[{low}, {high}]"
 
 
 def change_words(change: ChangePoint, joint: str = " ") -> str:
