@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpbench.cli.lines import aligned, wrapped
+from ddpbench.cli.resolution import resolution_words
 from ddpbench.launch.memory import least_bytes
 from ddpbench.launch.plan import plan_launch
 from ddpbench.machine.disturbance import own_environment_allows_sharing
@@ -61,6 +62,7 @@ def table(prepared: Prepared, width: int) -> list[str]:
         f"{_many(len(proofs), 'proof')}: {_total(prepared)}",
         width,
     )
+    lines += wrapped(resolution_words(plan, shared=shared_machine), width, indent=2)
     if prepared.resumes and tried and prepared.run.cases.is_dir():  # a packed run would have to be unpacked
         lines += wrapped(_left(prepared), width)
     lines += wrapped(_memory(prepared), width) if _memory(prepared) else []

@@ -79,6 +79,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _head(planned: Planned) -> list[str]:
+    from ddpbench.cli.resolution import resolution_words
     from ddpbench.runtime.estimate import about
     from ddpbench.spec.grouping import FACETS
     from ddpbench.units import counted, format_seconds
@@ -98,6 +99,8 @@ def _head(planned: Planned) -> list[str]:
         skipped = f"  (skipped: {entry.skip_reason})" if entry.skip_reason else ""
         base = "  (base case of the speed-ups)" if entry.added_as_baseline else ""
         lines.append(f"  {layout:<7} {case.case_id:<36} {names.full(case)}{base}{skipped}")
+    if resolves := resolution_words(plan):
+        lines += [f"  {resolves}"]
     return [*lines, ""]
 
 

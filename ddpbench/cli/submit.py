@@ -91,9 +91,11 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from ddpbench.cli.resolution import resolution_words
+    from ddpbench.launch.plan import Plan
     from ddpbench.launch.slurm import control
     from ddpbench.launch.slurm.costs import costs_of, total
-    from ddpbench.launch.slurm.submission import scripts
+    from ddpbench.launch.slurm.submission import plan_of, scripts
 
     submission = _asked_for(arguments)
     for note in submission.notes:
@@ -103,6 +105,10 @@ def _run(arguments: argparse.Namespace) -> int:
         costs = costs_of(submission)
         for line in (*(one.sentence() for one in costs), *([total(costs)] if len(costs) > 1 else [])):
             show(f"# {line}")
+        plans = (plan_of(submission, size) for size in submission.sizes)
+        resolve = (resolution_words(plan) for plan in plans if isinstance(plan, Plan))
+        for text in dict.fromkeys(filter(None, resolve)):
+            show(f"# {text}")
         for size in submission.sizes:
             show(f"# {size.script}", texts[size.shape.nodes])
         return 0

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from ddpbench.analysis.statistics.judgement import MARGIN
+from ddpbench.analysis.statistics.resolution import resolved_in_one_sweep
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS
 from ddpbench.cli import run
 from ddpbench.cli.dry_run import table
 from ddpbench.cli.lines import WIDEST
@@ -84,7 +87,7 @@ def table_rows(lines: list[str]) -> list[list[str]]:
 
 def test_a_line_for_each_case_and_none_for_a_rank(replays: str, capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, replays)
-    assert len(lines) == 25
+    assert len(lines) == 27
     assert not any("RANK=" in line for line in lines)
     names = [row[0] for row in table_rows(lines)]
     assert [name.partition(" ")[0] for name in names[:-2]] == ["ddp", "ddp", "master", "master", "single"]
@@ -111,6 +114,67 @@ def test_a_budget_without_room_for_the_promised_rounds_is_told(
     words = " ".join(" ".join(printed(capsys, replays, "--set", "budget.total=5 min")).split())
     assert "; only 2 of them fit into budget.total, 5 min" in words
     assert "up to 7 rounds" not in words
+
+
+def planned_words(capsys: pytest.CaptureFixture[str], experiment: str, **budget: object) -> str:
+    """Return the output of a dry run with these settings of the budget, as one line."""
+    given = [word for name, value in budget.items() for word in ("--set", f"budget.{name}={value}")]
+    return " ".join(" ".join(printed(capsys, experiment, *given)).split())
+
+
+FEW = f"warning: under {MIN_ROUNDS} rounds are too few to tell cases apart"
+
+
+def test_rounds_that_can_compare_no_cases_are_warned_of(
+    replays: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    least = MIN_ROUNDS - 1
+    words = planned_words(capsys, replays, rounds_max=least)
+    assert f"{FEW}: give budget.rounds_max = {MIN_ROUNDS} or more" in words
+    assert FEW not in planned_words(capsys, replays, rounds_max=MIN_ROUNDS)
+    words = planned_words(capsys, replays, total="5 min")
+    assert f"{FEW}, and {MIN_ROUNDS} take about " in words
+    assert ": raise budget.total, lower budget.measured_s, or leave out cases" in words
+    assert FEW not in planned_words(capsys, replays, total="1 h")
+    one = ("--set", 'axes.strategy=["single"]', "--set", 'axes."fabric.nodes"=[1]')
+    alone = " ".join(printed(capsys, replays, *one, "--set", f"budget.rounds_max={least}"))
+    assert FEW not in alone
+
+
+@pytest.mark.parametrize("rounds", [MIN_ROUNDS, 7, 40])
+def test_what_the_planned_rounds_resolve_is_what_the_analysis_resolves(
+    rounds: int, replays: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = planned_words(capsys, replays, rounds_max=rounds, total="10 h")
+    found = re.search(
+        rf"{rounds} rounds resolve a difference of ([\d.]+) % between two cases if the standard deviation of their "
+        r"ratio within a round is at most ([\d.]+) %; if it is 10 %, they resolve ([\d.]+) %",
+        words,
+    )
+    assert found is not None, words
+    change, deviation, noisy = (float(text) / 100 for text in found.groups())
+    assert change == MARGIN
+    assert resolved_in_one_sweep(deviation, rounds) == pytest.approx(
+        MARGIN, rel=0.06
+    )  # two digits are printed
+    assert resolved_in_one_sweep(0.1, rounds) == pytest.approx(noisy, abs=0.01)
+
+
+def test_only_rounds_that_fit_are_said_to_resolve_something(
+    replays: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = planned_words(capsys, replays, rounds_max=40, total="15 min")
+    fitting = int(re.findall(r"(\d+) rounds resolve", words)[0])
+    assert MIN_ROUNDS <= fitting < 40
+
+
+def test_a_plan_for_several_nodes_says_what_its_rounds_resolve(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, (rounds, wanted) in enumerate([("4", FEW), ("7", "7 rounds resolve a difference of 2 %")]):
+        given = ["--nodes", "a,b", "--set", "budget.rounds_min=1", "--set", f"budget.rounds_max={rounds}"]
+        assert run(["plan", "quick", *given, "--out", str(tmp_path / str(number))]) == 0
+        assert wanted in capsys.readouterr().out
 
 
 def test_what_is_skipped_comes_last_with_its_reason(replays: str, capsys: pytest.CaptureFixture[str]) -> None:

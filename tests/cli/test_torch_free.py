@@ -45,7 +45,6 @@ def test_what_only_lists_imports_no_validation_either(arguments: list[str]) -> N
     [
         (["init", "experiments/own_script/train_before.py"], 0),
         (["doctor", "--json"], 0),
-        (["sweep", "quick", "--dry-run"], 0),
         (["sweep", "quick", "--dry-run", "--json"], 0),
         (["sweep", "quick", "--set", "axes.strategy=dpd"], 2),
         (["sweep", "nowhere"], 2),
@@ -55,6 +54,11 @@ def test_no_heavy_import(arguments: list[str], code: int) -> None:
     found, ended = loaded(*arguments)
     assert found in ("[]", "['pydantic']")
     assert ended == code
+
+
+def test_a_dry_run_draws_nothing_and_needs_no_torch() -> None:
+    """It loads the analysis, which knows what the planned rounds resolve."""
+    assert loaded("sweep", "quick", "--dry-run") == ("['pandas', 'pydantic', 'scipy']", 0)
 
 
 def test_a_report_on_no_run_is_refused_before_pandas_is_loaded(tmp_path: Path) -> None:

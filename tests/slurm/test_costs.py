@@ -87,3 +87,8 @@ def test_a_dry_run_says_what_each_job_takes(tmp_path: Path, capsys: pytest.Captu
     (line,) = (line for line in lines if line.startswith("# all jobs: "))
     assert "12 to 28 launches" in line
     assert [float(text) for text in re.findall(r"at most ([\d.]+)", line)] == [1.5, 6.0]
+    (line,) = (line for line in lines if "rounds resolve a difference" in line)
+    assert line.startswith("# 7 rounds resolve a difference of 2 % between two cases if ")
+    few = ["--set", "budget.rounds_max=4"]
+    assert run(["submit", str(experiment), *flags, *few, "--dry-run", "--out", str(tmp_path / "few")]) == 0
+    assert capsys.readouterr().out.count("# warning: under 5 rounds are too few to tell cases apart") == 1

@@ -122,6 +122,20 @@ def resolved_in_one_sweep(deviation: float, rounds: int, correlation: float = 0.
     return math.expm1(min(_in_sweep(most, correlation) * math.sqrt(most / rounds) * deviation, WIDEST))
 
 
+def deviation_resolved(change: float, rounds: int) -> float | None:
+    """Return the largest deviation at which a sweep of two cases resolves a change; the inverse of the function above.
+
+    The deviation is that of the logarithm of the ratio within a round. Rounds are taken as uncorrelated. None under
+    `MIN_ROUNDS` rounds.
+
+    Args:
+        change: as a fraction, above 0.
+        rounds: number of rounds.
+    """
+    one = resolved_in_one_sweep(1.0, rounds)
+    return None if one is None else math.log1p(change) / math.log1p(one)
+
+
 def _widening_shown(rounds: int, correlation: float) -> float:
     """Return the factor by which the resolved change is larger because the correlation of rounds is estimated."""
     independent = t_quantile(1 - ALPHA / 2, rounds - 1) + t_quantile(POWER, rounds - 1)
