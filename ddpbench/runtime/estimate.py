@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ddpbench.formulas import PAYLOAD, TIMES
 from ddpbench.machine.placement import early_env
-from ddpbench.spec import Budget, Case, Links, PlannedCase
+from ddpbench.runtime.estimated_links import aggregation_s, exchange_s
+from ddpbench.spec import Budget, Case, PlannedCase
 from ddpbench.strategies import early_imports
 from ddpbench.workloads import load_workload
 from ddpbench.workloads.replay import Replay
@@ -62,6 +62,8 @@ CROWDED_RANK_S = 0.2
 """Time that each rank adds to a launch or proof if ranks share cores (s), measured with 8 and 16 ranks on two cores."""
 PROOF_TRANSFERS = 10
 """Approximate number of gradient transfers in a proof, counting a transfer of float64 as two of float32."""
+COMPUTED_PROOF_TRANSFERS = 14
+"""Approximate number of steps of which a proof sends the bytes if its workload computes."""
 PROOF_STEPS = 8
 """Number of steps that a replay's proof computes, in float32 and float64 together."""
 PROOF_S_PER_BYTE = 3e-8
@@ -89,6 +91,8 @@ FLOPS_PER_S = {"cpu": 1e11, "cuda": 1e14}
 """Assumed floating-point operations per second of a thread or a GPU. Few are faster, so estimated times are lower
 bounds.
 """
+BACKWARD = 2 / 3
+"""Approximate share of backward in a step's computation, which can hide transfers."""
 MADE_S_PER_PARAMETER = 1e-8
 """Time to build a model with random parameters (s per parameter)."""
 
@@ -101,13 +105,20 @@ class Tried:
     """Time to import the workload's file and build its data and model (s)."""
     step_s: float
     local_batch: int
+    sent_s: float = 0.0
+    """Time in which emulated links carry what a step sends (s); 0 if it is unknown."""
 
-    def step_of(self, case: Case) -> float:
-        """Return an upper bound of a step's time with the case's local batch (s).
+    def computed_s(self, case: Case) -> float:
+        """Return an upper bound of a step's time with the case's local batch, without transfers (s).
 
         The time is assumed to grow in proportion to the batch, and to be at least the measured time.
         """
         return self.step_s * max(1.0, case.local_batch / self.local_batch)
+
+    def step_of(self, case: Case) -> float:
+        """Return an upper bound of a step's time with the case's local batch (s)."""
+        hidden_s = BACKWARD * self.computed_s(case) if case.schedule == "overlapped" else 0.0
+        return self.computed_s(case) + max(0.0, self.sent_s - hidden_s)
 
 
 def _expected(case: Case) -> Tried | None:
@@ -117,7 +128,12 @@ def _expected(case: Case) -> Tried | None:
         return None
     threads = case.threads_per_rank if case.device == "cpu" else 1
     step_s = work.flops * case.local_batch / (threads * FLOPS_PER_S[case.device])
-    return Tried(made_s=work.parameters * MADE_S_PER_PARAMETER, step_s=step_s, local_batch=case.local_batch)
+    return Tried(
+        made_s=work.parameters * MADE_S_PER_PARAMETER,
+        step_s=step_s,
+        local_batch=case.local_batch,
+        sent_s=exchange_s(case, work),
+    )
 
 
 def is_unknown(case: Case, tried: Tried | None) -> bool:
@@ -184,7 +200,8 @@ def proof_s(case: Case, tried: Tried | None = None, *, crowded: bool = False) ->
     replay, tried = replay_of(case), tried or _expected(case)
     if replay is None and tried is not None:
         steps = TRIED_PROOF_STEPS + TRIED_PROOF_STEPS_PER_RANK * case.world_size
-        return begun_s + PROOF_MODELS * tried.made_s + steps * tried.step_of(case)
+        sent_s = COMPUTED_PROOF_TRANSFERS * tried.sent_s
+        return begun_s + PROOF_MODELS * tried.made_s + steps * tried.computed_s(case) + sent_s
     if replay is None:
         return begun_s
     compared_s = PROOF_S_PER_BYTE * case.world_size * gradient_bytes(case, replay) / case.shrink
@@ -236,20 +253,8 @@ def _computation_s(case: Case, replay: Replay) -> float:
 
 
 def _transfer_s(case: Case, replay: Replay) -> float:
-    """Return the wall-clock time to aggregate gradients once over emulated links (s); 0 without such links.
+    """Return the wall-clock time to aggregate a replay's gradients once over emulated links (s); 0 without such links.
 
     The time includes the lengthening by time dilation.
     """
-    # An asynchronous server's link carries as many bytes as a master's.
-    algorithm = "master" if case.algorithm == "async_server" else case.algorithm
-    if not case.fabric or case.world_size == 1 or algorithm not in TIMES:
-        return 0.0
-    links = Links.parse(case.fabric)
-    size = gradient_bytes(case, replay)
-    n, rate = case.nodes, links.limiting(algorithm, case.nodes)
-    if n == 1 and links.local_bandwidth is None:
-        return 0.0
-    if n == 1 and links.local_bandwidth is not None:
-        n, rate = case.world_size, links.local_bandwidth
-    _, seconds = TIMES[algorithm]
-    return case.dilation * seconds(n, size, PAYLOAD * rate / 8, 0.0)
+    return aggregation_s(case, gradient_bytes(case, replay))

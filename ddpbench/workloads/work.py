@@ -17,23 +17,25 @@ class Work:
     """Floating-point operations of forward and backward per sample, as counted by `torch.utils.flop_counter`."""
     states: int
     """Number of optimizer states per parameter."""
+    handed_on: int = 0
+    """Number of activations per sample that the middle layer hands to the next; 0 for a model without `stages`."""
 
 
 WORK: Mapping[str, Work] = {
-    "mlp:small": Work(214_016, 1.245e6, 1),
-    "mlp:large": Work(9_050_368, 5.400e7, 1),
-    "gpt:nano": Work(112_560, 4.365e7, 2),
-    "gpt:micro": Work(875_264, 7.298e8, 2),
-    "gpt:mini": Work(2_792_448, 2.303e9, 2),
-    "gpt:gopher-44m": Work(25_613_312, 4.208e10, 2),
-    "gpt:small": Work(85_842_432, 2.905e11, 2),
-    "gpt:medium": Work(303_884_288, 2.166e12, 2),
-    "gpt:large": Work(710_356_480, 4.930e12, 2),
-    "gpt:xl": Work(1_478_019_200, 1.003e13, 2),
-    "cnn:small": Work(13_706, 5.322e5, 1),
-    "cnn:large": Work(342_282, 8.829e6, 1),
-    "resnet:18": Work(11_689_512, 1.065e10, 1),
-    "resnet:50": Work(25_557_032, 2.430e10, 1),
+    "mlp:small": Work(214_016, 1.245e6, 1, 256),
+    "mlp:large": Work(9_050_368, 5.400e7, 1, 2_048),
+    "gpt:nano": Work(112_560, 4.365e7, 2, 3_072),
+    "gpt:micro": Work(875_264, 7.298e8, 2, 16_384),
+    "gpt:mini": Work(2_792_448, 2.303e9, 2, 24_576),
+    "gpt:gopher-44m": Work(25_613_312, 4.208e10, 2, 131_072),
+    "gpt:small": Work(85_842_432, 2.905e11, 2, 393_216),
+    "gpt:medium": Work(303_884_288, 2.166e12, 2, 1_048_576),
+    "gpt:large": Work(710_356_480, 4.930e12, 2, 1_310_720),
+    "gpt:xl": Work(1_478_019_200, 1.003e13, 2, 1_638_400),
+    "cnn:small": Work(13_706, 5.322e5, 1, 128),
+    "cnn:large": Work(342_282, 8.829e6, 1, 512),
+    "resnet:18": Work(11_689_512, 1.065e10, 1, 100_352),
+    "resnet:50": Work(25_557_032, 2.430e10, 1, 200_704),
     "two_branch:small": Work(427_776, 2.490e6, 1),
     "two_branch:large": Work(18_100_480, 1.080e8, 1),
     "hf:bert-base": Work(109_514_298, 8.550e10, 2),
@@ -58,7 +60,7 @@ _LENGTHS: Mapping[str, tuple[str, int, int]] = {
     "hf:gpt2": ("tokens", 512, 1),
 }
 """For each workload, the option that sets a sample's size, the option's default, and the power with which operations
-grow with the option.
+and activations grow with the option.
 """
 
 
@@ -68,8 +70,8 @@ def work_of(case: Case) -> Work | None:
     if work is None or case.workload not in _LENGTHS:
         return work
     option, default, power = _LENGTHS[case.workload]
-    length = case.workload_options.get(option) or default
-    return replace(work, flops=work.flops * (length / default) ** power)
+    larger = ((case.workload_options.get(option) or default) / default) ** power
+    return replace(work, flops=work.flops * larger, handed_on=round(work.handed_on * larger))
 
 
 def state_bytes(case: Case) -> int | None:

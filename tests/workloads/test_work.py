@@ -56,6 +56,36 @@ def test_operations_are_those_that_torch_counts(name: str, options: dict[str, An
     assert known.flops == pytest.approx(counter.get_total_flops() / 2, rel=0.1 if options else 0.001)
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *((name, {}) for name in sorted(WORK) if not name.startswith("hf:")),
+        ("resnet:18", {"image_size": 112}),
+    ],
+)
+def test_the_middle_layer_hands_on_as_many_activations_as_the_models_stages(
+    name: str, options: dict[str, Any]
+) -> None:
+    import torch
+
+    workload = load_workload(name)
+    known = work_of(case_of("ddp", 2, workload=name, workload_options_json=json.dumps(options)))
+    assert known is not None
+    if not workload.pieces("stages"):
+        assert known.handed_on == 0
+        return
+    given = workload.options(**options)
+    dataset: Any = workload.dataset(given)
+    with torch.device("meta"):
+        model: Any = workload.model(given)
+    passed, _ = workload.collate([dataset[0], dataset[1]])
+    passed, sizes = passed.to("meta"), []
+    for stage in model.stages()[:-1]:
+        passed = stage(passed)
+        sizes.append(passed.numel() // 2)
+    assert known.handed_on == sizes[len(sizes) // 2]
+
+
 def test_the_state_of_a_model_is_counted_in_bytes_by_hand() -> None:
     # 112,560 parameters: a number each for parameter and gradient, two for AdamW, of 4 bytes
     assert state_bytes(case_of("ddp", 2, workload="gpt:nano")) == 112_560 * 4 * 4

@@ -1,0 +1,122 @@
+"""Estimate how long emulated links take for what ranks send in a step. Latency is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ddpbench.formulas import PAYLOAD, TIMES, busiest_node_bytes, lower_bound_s
+from ddpbench.spec import Case, Links
+from ddpbench.workloads.work import Work
+
+_FSDP_ALL_REDUCES = 2
+"""Bytes of a step of FSDP with gloo in units of an all-reduce: two all-gathers, and an all-reduce as reduce-scatter."""
+_ZERO1_ALL_REDUCES = 1.5
+"""Bytes of a step of ZeRO-1 in units of an all-reduce: the gradients', and a broadcast of the parameters."""
+_COMPRESSED = {"none": 1.0, "fp16": 0.5, "bf16": 0.5, "powersgd": 0.0}
+"""Approximate fraction of the gradients' bytes that DDP sends, by its option `compression`."""
+
+
+def aggregation_s(case: Case, size: float) -> float:
+    """Return the time in which emulated links aggregate `size` bytes of gradients by the case's algorithm (s).
+
+    It includes the lengthening by time dilation. It is 0 without such links, or if the algorithm is unknown.
+    """
+    # An asynchronous server's link carries as many bytes as a master's.
+    algorithm = "master" if case.algorithm == "async_server" else case.algorithm
+    if not case.fabric or case.world_size == 1 or algorithm not in TIMES:
+        return 0.0
+    links, (_, seconds) = Links.parse(case.fabric), TIMES[algorithm]
+    if case.nodes == 1:
+        return case.dilation * _within_node_s(links, seconds(case.world_size, size, 1.0, 0.0))
+    rate = PAYLOAD * links.limiting(algorithm, case.nodes) / 8
+    sent = busiest_node_bytes(algorithm, case.nodes, case.ranks_per_node, size)
+    if case.ranks_per_node == 1 or sent is None:
+        return case.dilation * seconds(case.nodes, size, rate, 0.0)
+    directions = 2 if algorithm == "master" else 1  # it has all gradients before it sends their sum
+    return case.dilation * directions * sent / rate
+
+
+def exchange_s(case: Case, work: Work) -> float:
+    """Return the time in which emulated links carry what one step of a workload that computes sends (s).
+
+    It is 0 without such links, for ranks that send nothing, and for strategies whose bytes are unknown. `work` has the
+    size of the case's model.
+    """
+    if not case.fabric or case.world_size == 1 or case.strategy not in _TIMES:
+        return 0.0
+    return _TIMES[case.strategy](case, work.parameters * _width(case), work)
+
+
+def _width(case: Case) -> float:
+    """Return the size of a parameter (bytes)."""
+    return 8.0 if case.dtype == "float64" else 4.0
+
+
+def _gradients_s(case: Case, size: float, work: Work) -> float:
+    return aggregation_s(case, size * _COMPRESSED[str(case.options.get("compression", "none"))])
+
+
+def _local_sgd_s(case: Case, size: float, work: Work) -> float:
+    return aggregation_s(case, size) / int(case.options.get("period", 1))
+
+
+def _zero1_s(case: Case, size: float, work: Work) -> float:
+    return _ZERO1_ALL_REDUCES * _ring_s(case, case.world_size, size)
+
+
+def _fsdp_s(case: Case, size: float, work: Work) -> float:
+    shards = case.world_size // _replicas(case)
+    return _FSDP_ALL_REDUCES * _ring_s(case, shards, size) + _among_replicas_s(case, size / shards)
+
+
+def _pipeline_s(case: Case, size: float, work: Work) -> float:
+    """Return the time of the activations, then of their gradients, then of the replicas' gradients (s)."""
+    stages = case.world_size // _replicas(case)
+    passed = case.global_batch / _replicas(case) * work.handed_on * _width(case)
+    return 2 * _between_s(case, stages, passed) + _among_replicas_s(case, size / stages)
+
+
+def _replicas(case: Case) -> int:
+    return int(case.options.get("replicas", 1))
+
+
+def _ring_s(case: Case, ranks: int, size: float) -> float:
+    """Return the time in which this many neighbouring ranks all-reduce `size` bytes in a ring (s)."""
+    return _between_s(case, ranks, lower_bound_s(ranks, size, 1.0))
+
+
+def _among_replicas_s(case: Case, size: float) -> float:
+    """Return the time in which replicas all-reduce `size` bytes of each of their ranks (s).
+
+    The ranks of a node all do so at once. Replicas on several nodes use the nodes' links.
+    """
+    ring, links = lower_bound_s(_replicas(case), size, 1.0), Links.parse(case.fabric)
+    if case.nodes == 1:
+        return _within_node_s(links, ring)
+    return _between_nodes_s(case, ring * min(case.world_size // _replicas(case), case.ranks_per_node))
+
+
+def _between_s(case: Case, ranks: int, size: float) -> float:
+    """Return the time in which one of this many neighbouring ranks sends `size` bytes to the next (s)."""
+    if ranks > case.ranks_per_node:
+        return _between_nodes_s(case, size)
+    return _within_node_s(Links.parse(case.fabric), size)
+
+
+def _between_nodes_s(case: Case, size: float) -> float:
+    return size / (PAYLOAD * Links.parse(case.fabric).slowest(case.nodes) / 8)
+
+
+def _within_node_s(links: Links, size: float) -> float:
+    """Return the time in which a rank sends `size` bytes to another rank of its node (s); 0 over a loopback."""
+    return 0.0 if links.local_bandwidth is None else size / (PAYLOAD * links.local_bandwidth / 8)
+
+
+_TIMES: Mapping[str, Callable[[Case, float, Work], float]] = {
+    **dict.fromkeys(("ddp", "master", "async_server", "accelerate", "lightning", "hf_trainer"), _gradients_s),
+    "post_local_sgd": _local_sgd_s,
+    "zero1": _zero1_s,
+    "fsdp": _fsdp_s,
+    "pipeline": _pipeline_s,
+}
+"""By strategy, a function of a case, its model's size (bytes) and its work."""
