@@ -52,8 +52,9 @@ def top_of(page: str) -> bytes:
 
 
 def _figures(page: str) -> list[bytes]:
-    found = re.findall(r'"data:image/svg\+xml,([^"]*)"', page)
-    return [urllib.parse.unquote(one).encode() for one in found]
+    earlier = re.findall(r'"data:image/svg\+xml,([^"]*)"', page)  # of pages kept since before
+    found = [*re.findall(r"<svg .*?</svg>", page, re.DOTALL), *map(urllib.parse.unquote, earlier)]
+    return [one.encode() for one in found]
 
 
 def make() -> None:

@@ -154,7 +154,7 @@ narrow = dict(narrow=paint, narrow_in=(1.0, 1.0))
 for more in ({}, narrow):
     one = Picture(file_name="a", width_in=2.0, height_in=1.0, paint=paint, **given, **more)
     drawn = draw(one)
-    print(b"144pt" in drawn.svg, b"72pt" in drawn.narrow, drawn.png[1:4], sorted(drawn.files))
+    print(b"0 0 144 72" in drawn.svg, b"0 0 72 72" in drawn.narrow, drawn.png[1:4], sorted(drawn.files))
 print("matplotlib.figure" in sys.modules)
 """
 

@@ -146,7 +146,7 @@ def test_a_circle_is_found() -> None:
 PROSE = ("report", "analysis/findings", "analysis/overview", "analysis/scaling")
 """Folders with code that composes sentences; in features, folders of the same names."""
 FORMATS = (
-    *(f"report/draw/{name}.py" for name in ("canvas", "png", "slide", "slim")),
+    *(f"report/draw/{name}.py" for name in ("canvas", "png", "slide", "slim", "texts", "theme")),
     "report/embedded.py",
 )
 """Files in these that write formats: lines as wide as a picture, SVG, PNG, addresses in HTML."""
@@ -213,7 +213,10 @@ KEYED = {
     "axes.spines": "matplotlib's",
     "context": "machine.json",
     "identity": "machine.json",
+    "declared": "CSS",
+    "mpl.rcParams": "matplotlib's",
     "node.attrib": "XML's",
+    "root.attrib": "XML's",
     "side.identity": "machine.json",
     "side.machine": "machine.json",
     "style.PHASES": "colours of the parts of a step",

@@ -1,6 +1,6 @@
-"""Embed pictures and downloads in the page as data URLs, number its tables, and insert the list of terms.
+"""Embed pictures as SVG and downloads as data URLs in the page, number its tables, and insert the list of terms.
 
-A page is written while its pictures are still being drawn. It has placeholders for pictures, which `with_images`
+A page is written while its pictures are still being drawn. It has placeholders for pictures, which `with_pictures`
 replaces.
 """
 
@@ -10,7 +10,6 @@ import base64
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
@@ -50,13 +49,13 @@ class Embedded:
         return but(self.picture.caption, self.shared)
 
     @property
-    def source(self) -> Markup:
-        """Return the placeholder for the data URL of the picture's SVG."""
+    def wide(self) -> Markup:
+        """Return the placeholder for the picture's SVG."""
         return Markup(f"&wide-{self.number};")
 
     @property
     def narrow(self) -> Markup:
-        """Return the placeholder for the data URL of the SVG for phones; empty if the picture has no such SVG."""
+        """Return the placeholder for the SVG for phones; empty if the picture has no such SVG."""
         return Markup(f"&narrow-{self.number};") if self.picture.narrow is not None else Markup()
 
     @property
@@ -65,25 +64,26 @@ class Embedded:
         return f"{labelled(self.picture).alt} Data in table {self.table.number}."
 
 
-_PLACE = re.compile(r'"&(wide|narrow)-(\d+);"')
-"""A placeholder in an attribute. Texts from a run cannot match, because `&` is escaped in them."""
+_PLACE = re.compile(r"&(wide|narrow)-(\d+);")
+"""A placeholder. Texts from a run cannot match, because `&` is escaped in them."""
 
 
-def with_images(html: str, drawn: Sequence[DrawnPicture]) -> str:
-    """Return the page with each placeholder replaced by the data URL of its picture.
+def with_pictures(html: str, drawn: Sequence[DrawnPicture]) -> str:
+    """Return the page with each placeholder replaced by the SVG of its picture.
 
-    The placeholders' numbers count from 1. Pictures are not inlined as SVG, because two inlined SVGs would share ids.
-    If some characters were drawn as boxes, a line below the page's heading lists them.
+    The placeholders' numbers count from 1. The SVGs are part of the page, so that their texts can be searched and
+    copied; their ids and rules are their own (`draw/slim.py`). If some characters were drawn as boxes in the files of
+    figures, a line below the page's heading lists them.
     """
 
-    def address(place: re.Match[str]) -> str:
+    def svg(place: re.Match[str]) -> str:
         one = drawn[int(place[2]) - 1]
-        return f'"{_data_image(one.narrow if place[1] == "narrow" else one.svg)}"'
+        return (one.narrow if place[1] == "narrow" else one.svg).decode("utf-8")
 
     boxes = sorted(set().union(*(one.missing for one in drawn)))
     if boxes:
         html = html.replace("</h1>", f"</h1>\n<p>{escape(_boxes(boxes))}</p>", 1)
-    return _PLACE.sub(address, html)
+    return _PLACE.sub(svg, html)
 
 
 _MOST_BOXES = 12
@@ -93,8 +93,8 @@ def _boxes(characters: Sequence[str]) -> str:
     more = len(characters) - _MOST_BOXES
     listed = " ".join(characters[:_MOST_BOXES]) + (f" and {more} more" if more > 0 else "")
     return (
-        f"The figures have boxes in place of {listed}: no font that is installed here has them. Install one, such as "
-        "the package fonts-noto-cjk, and make the report again; the text and tables of this page are right."
+        f"The files of figures have boxes in place of {listed}: no font that is installed here has them. Install one, "
+        "such as the package fonts-noto-cjk, and make the report again; this page is right."
     )
 
 
@@ -161,16 +161,6 @@ def _labelled(picture: Picture, but: Collection[str] = ()) -> str:
     """Return a picture's heading, followed by the words of its label that are neither in the heading nor in `but`."""
     words = [word for word in picture.label if word not in picture.heading and word not in but]
     return headline(picture.heading) + (f" ({', '.join(words)})" if words else "")
-
-
-_PLAIN = "=:/;,'{}.*!-+@"
-"""Characters that a data URL may contain unescaped, both in an attribute and in a list of sources."""
-
-
-def _data_image(svg: bytes) -> Markup:
-    """Return an SVG as a data URL of percent-encoded text, which is a quarter shorter than base64."""
-    text = svg.decode("utf-8").replace('"', "'")
-    return Markup("data:image/svg+xml," + quote(text, safe=_PLAIN))
 
 
 def data_address(kind: str, text: str) -> str:

@@ -32,7 +32,7 @@ from ddpbench.report.embedded import (
     TableCounter,
     data_address,
     labelled,
-    with_images,
+    with_pictures,
     with_terms,
 )
 from ddpbench.report.of_packages import OfPackage, Taken, ids_of, ids_of_page, sections_of_packages
@@ -167,7 +167,7 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: PictureFo
     drawn = painter.drawn() if painter is not None else draw_all(drawing)
     drawn += [picture for one in found_more for picture in one.drawn]
     return Page(
-        html=with_images(with_terms(html), drawn),
+        html=with_pictures(with_terms(html), drawn),
         figures={path: content for one in drawn for path, content in one.files.items()},
     )
 

@@ -202,7 +202,7 @@ def _draw_one_form(run: Callable[[ModuleType], None], module: ModuleType) -> Non
         return drawn[contents]
 
     def empty(inches: tuple[float, float]) -> Any:
-        return module.themed(_blank(*(72 * each for each in inches)))
+        return _blank(*(72 * each for each in inches))
 
     def blank(picture: Any, narrow: Any) -> Any:
         svg = empty((picture.width_in, picture.height_in))

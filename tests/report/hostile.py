@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pandas as pd
+import pytest
 
 from ddpbench.analysis.sentences import Sentence
 from ddpbench.analysis.summary import RunSummary
+from ddpbench.report import page
+from ddpbench.report.draw.sheet import Sheet
+from ddpbench.report.parts import Picture, Section, Table
 from tests.report.handmade import bucket_comparisons, changed, fields_of, handmade_summary
 
 ATTACK = (
@@ -44,6 +49,42 @@ def hostile_summary() -> RunSummary:
     )
     changes |= {"findings": findings, "answer": findings[:1], "failures": failures, "warnings": (ATTACK,)}
     return changed(summary, planned=planned, **{**changes, "merged_from": ()})
+
+
+def paint_attack(sheet: Sheet) -> None:
+    """Write the attack wherever a figure has texts."""
+    from matplotlib.lines import Line2D
+
+    axes = sheet.axes(0.5, 0.5, 3.0, 1.0)
+    axes.set_title(ATTACK)
+    axes.set_xticks([0, 1], [ATTACK, f"]]>{ATTACK}"])
+    axes.set_xlabel(ATTACK)
+    axes.annotate(ATTACK, (0.5, 0.5))
+    axes.plot([0, 1], [0, 1], "o", label=ATTACK)
+    sheet.legend([Line2D([], [], label=ATTACK)], columns=2)
+    sheet.text(0.1, 0.1, ATTACK, rotation=90)
+
+
+@contextmanager
+def hostile_figure() -> Iterator[None]:
+    """Add a section with a figure of such texts to pages that are made in this context."""
+    picture = Picture(
+        file_name="attack",
+        heading=ATTACK,
+        caption=ATTACK,
+        alt=ATTACK,
+        table=Table(caption=ATTACK, columns=(), rows=()),
+        width_in=4.0,
+        height_in=2.0,
+        paint=paint_attack,
+        missing={},
+        narrow=paint_attack,
+        narrow_in=(3.6, 2.0),
+    )
+    section = Section(anchor="attack", title=ATTACK, question=ATTACK, pictures=(picture,), notes=(ATTACK,))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(page, "FIGURES", {**page.FIGURES, "attack": lambda *_: section})
+        yield
 
 
 def _attacked(value: Any) -> Any:

@@ -38,6 +38,11 @@ class Read:
         return found[0]
 
     @property
+    def figures(self) -> list[Element]:
+        """Return the figures, each of which has its description as `aria-label`."""
+        return self.all("div", role="figure")
+
+    @property
     def ids(self) -> list[str]:
         return [element.attributes["id"] for element in self.elements if "id" in element.attributes]
 

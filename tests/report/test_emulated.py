@@ -99,10 +99,10 @@ def test_what_all_cases_share_is_said_once_and_not_in_headings_captions_or_findi
     validity = [text for text in texts if text.startswith("All 36 cases ran in virtual time")]
     assert len(texts) > 40
     assert [text for text in texts if "dilated x10" in text] == validity
-    images = document.all("img")
+    images = document.figures
     assert len(images) > 12
     for image in images:  # alone, each is labelled
-        assert "dilated x10" in image.attributes["alt"]
+        assert "dilated x10" in image.attributes["aria-label"]
 
 
 def test_what_only_some_cases_share_stays_beside_their_numbers(document: Read) -> None:

@@ -14,7 +14,7 @@ from ddpbench.report.draw import canvas
 from ddpbench.report.draw.canvas import DrawnPicture, draw
 from ddpbench.report.draw.sheet import Sheet
 from ddpbench.report.draw.slide import draw_slide
-from ddpbench.report.embedded import with_images
+from ddpbench.report.embedded import with_pictures
 from ddpbench.text_safety import unprintable
 from tests.report.test_painter import picture
 
@@ -57,11 +57,11 @@ def test_a_figure_in_the_fonts_own_characters_asks_for_no_other(monkeypatch: pyt
 def test_what_no_font_has_is_said_below_the_pages_heading_and_warns_of_nothing() -> None:
     found = named(f"case {NOBODYS}<b>")
     assert found.missing == {NOBODYS}
-    page = with_images("<h1>Mine</h1>", [found])
+    page = with_pictures("<h1>Mine</h1>", [found])
     assert page.startswith(
-        f"<h1>Mine</h1>\n<p>The figures have boxes in place of {NOBODYS}: no font that is installed"
+        f"<h1>Mine</h1>\n<p>The files of figures have boxes in place of {NOBODYS}: no font that is installed"
     )
-    assert with_images("<h1>Mine</h1>", [named("plain")]) == "<h1>Mine</h1>"
+    assert with_pictures("<h1>Mine</h1>", [named("plain")]) == "<h1>Mine</h1>"
 
 
 def test_a_slide_is_drawn_too() -> None:

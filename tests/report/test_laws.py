@@ -102,7 +102,7 @@ def test_the_page_shows_the_figure_and_equal_summaries_give_equal_bytes(
     text = page.read_text(encoding="utf-8")
     assert (tmp_path / "figures" / "laws.png").exists()
     document = read(text)
-    assert any("with the laws fitted to each" in image.attributes["alt"] for image in document.all("img"))
+    assert any("with the laws fitted to each" in image.attributes["aria-label"] for image in document.figures)
     assert write_report(summary, RunDir(tmp_path)).read_text(encoding="utf-8") == text
     write_report(changed(summary, laws=()), RunDir(tmp_path))
     assert not (tmp_path / "figures" / "laws.png").exists(), "an old figure is cleared away"

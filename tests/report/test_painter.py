@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import psutil
 import pytest
@@ -25,10 +26,11 @@ from ddpbench.helper_process import NOBODY, WORTH_STARTING, Others, for_report
 from ddpbench.picture_formats import PictureFormats
 from ddpbench.records import RunDir
 from ddpbench.report import page
-from ddpbench.report.draw.canvas import DrawnPicture, draw, themed
+from ddpbench.report.draw.canvas import DrawnPicture, draw
 from ddpbench.report.draw.painter import WORTH_SHARING, Painter, _drawn, _name, draw_all
 from ddpbench.report.draw.sheet import Sheet
 from ddpbench.report.draw.style import on_dark
+from ddpbench.report.draw.theme import set_theme
 from ddpbench.report.parts import Picture, Table
 from tests.kept import KEPT, unpacked
 from tests.lighter import sitecustomize as lighter
@@ -285,15 +287,18 @@ def test_a_figure_is_drawn_once(painted: None, tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_figure_changes_its_colours_with_the_page_and_keeps_those_that_stand_out_on_both() -> None:
-    svg = b'<svg><defs><rect fill="#ffffff"/></defs><g style="fill: #1f2328; stroke: #d55e00"/></svg>'
-    text = themed(svg).decode()
-    assert "--1f2328: #1f2328;" in text
-    assert (
-        "@media (prefers-color-scheme: dark) { svg { --000000: #e6e8eb; --1f2328: #e6e8eb; --ffffff: #15181c;"
-        in text
+    text = '<text>#1f2328 fill="#ffffff" var(--1f2328)</text>'
+    root = ElementTree.fromstring(
+        f'<svg><rect fill="#ffffff"/><g style="fill: #1f2328; stroke: #d55e00">{text}</g></svg>'
     )
-    assert '<rect style="fill: var(--ffffff)"/>' in text
-    assert "fill: var(--1f2328); stroke: #d55e00" in text
+    rules = set_theme(root, "#own")
+    assert rules.startswith("#own{--000000:#000000;--1f2328:#1f2328;--ffffff:#ffffff;fill:var(--000000)}")
+    dark = "#own{--000000:#e6e8eb;--1f2328:#e6e8eb;--ffffff:#15181c;}"
+    assert rules.endswith(f"@media screen and (prefers-color-scheme:dark){{{dark}}}")
+    rect, group = root
+    assert rect.attrib == {"style": "fill: var(--ffffff)"}
+    assert group.attrib == {"style": "fill: var(--1f2328); stroke: #d55e00"}
+    assert group[0].text == '#1f2328 fill="#ffffff" var(--1f2328)', "what is written stays as it is"
 
 
 def test_the_heat_maps_ramp_is_turned_round_for_dark_ground() -> None:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+from dataclasses import replace
+from typing import Any
 from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
 import pytest
 
+from ddpbench.picture_formats import PictureFormats
 from ddpbench.report.draw import canvas
-from ddpbench.report.draw.slim import slim
+from ddpbench.report.draw.painter import _drawn
+from ddpbench.report.draw.slim import prefix_of, slim
+from ddpbench.report.draw.texts import with_lengths
 from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import scaling
-from tests.report.handmade import handmade_summary
+from tests.lighter.sitecustomize import PAINTS
+from tests.report.handmade import handmade_summary, sections_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 WRITTEN = """<svg xmlns:xlink="http://www.w3.org/1999/xlink" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9">
@@ -31,7 +40,7 @@ M 0.5 -2 M 3 3 L 4 4" transform="scale(0.015625)"/></defs>
 
 
 def test_what_only_an_editor_needs_is_left_out_and_the_rest_is_meant_as_before() -> None:
-    root = ElementTree.fromstring(slim(WRITTEN.encode()))
+    root = ElementTree.fromstring(slim(WRITTEN.encode(), "own", (12, 12)))
     assert [node for node in root.iter() if "metadata" in node.tag] == []
     glyph, line = root.iter(f"{SVG}path")
     assert glyph.get("d") == "m10,10l2,0,.01,5.5zm-9.5-12m2.5,5l1,1", (
@@ -45,7 +54,9 @@ def test_what_only_an_editor_needs_is_left_out_and_the_rest_is_meant_as_before()
     assert group.get("transform") == "translate(5.94 7) scale(0.085 -0.085)"
     (rules,) = root.iter(f"{SVG}style")
     assert group.get("class") == line.get("class") == "a"
-    assert rules.text == ".a{fill:red}"
+    assert (rules.text or "").endswith("#own .a{fill:red}")
+    assert root.get("id") == "own"
+    assert {node.get("id", "own")[:3] for node in root.iter()} == {"own"}
     (clip,) = root.iter(f"{SVG}clipPath")
     assert line.get("clip-path") == f"url(#{clip.get('id')})"
 
@@ -56,9 +67,9 @@ def test_a_figure_is_half_as_heavy(monkeypatch: pytest.MonkeyPatch) -> None:
     picture = scaling.section(summary.conclusions.claims, rows_of(summary)).pictures[0]
     heavy: list[bytes] = []
 
-    def kept(svg: bytes) -> bytes:
+    def kept(svg: bytes, *rest: Any) -> bytes:
         heavy.append(svg)
-        return slim(svg)
+        return slim(svg, *rest)
 
     monkeypatch.setattr(canvas, "slim", kept)
     drawn = canvas.draw(picture)
@@ -66,3 +77,74 @@ def test_a_figure_is_half_as_heavy(monkeypatch: pytest.MonkeyPatch) -> None:
     for svg in (drawn.svg, drawn.narrow):
         used = {node.get("href", "#")[1:] for node in ElementTree.fromstring(svg).iter(f"{SVG}use")}
         assert used <= {node.get("id") for node in ElementTree.fromstring(svg).iter()}
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, Element]:
+    """Return every form of the figures of a page, by file name and form."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(PAINTS, "svg")
+        for section in sections_of(handmade_summary()):
+            for picture in section.pictures:
+                one = canvas.draw(picture)
+                found[f"{picture.file_name}, wide"] = ElementTree.fromstring(one.svg)
+                found[f"{picture.file_name}, narrow"] = ElementTree.fromstring(one.narrow)
+    return found
+
+
+def test_ids_and_rules_of_a_figure_are_its_own(drawn: dict[str, Element]) -> None:
+    """All figures are parts of one page."""
+    roots = [root.get("id", "") for root in drawn.values()]
+    assert len(set(roots)) == len(roots) == 10
+    assert not any(one.startswith(other) for one, other in itertools.permutations(roots, 2))
+    for root in drawn.values():
+        own = root.get("id", "")
+        (sheet,) = root.iter(f"{SVG}style")
+        rules = re.sub(r"@media[^{]*\{(.*?\})\}", r"\1", sheet.text or "")
+        selectors = [rule.partition("{")[0] for rule in rules.split("}") if rule]
+        assert len(selectors) > 10
+        assert {selector.split()[0] for selector in selectors} == {f"#{own}"}
+        assert all(node.get("id", own).startswith(own) for node in root.iter())
+
+
+def test_a_file_name_gives_the_same_ids_on_every_page() -> None:
+    assert prefix_of("scaling", "wide") == prefix_of("scaling", "wide") != prefix_of("scaling", "narrow")
+    names = [f"{name}-{number}" for name in ("scaling", "own") for number in range(500)]
+    assert len({prefix_of(name, form) for name in names for form in ("wide", "narrow")}) == 2 * len(names)
+    assert re.fullmatch("f[0-9a-z]{5}", prefix_of("<b>", "wide"))
+
+
+def test_texts_are_text_with_the_width_at_which_they_were_placed(drawn: dict[str, Element]) -> None:
+    words = [node for root in drawn.values() for node in root.iter(f"{SVG}text")]
+    assert {"ranks", "ms per step", "waiting for ranks"} <= {node.text for node in words}
+    lengths = {node.text: node.get("textLength") for node in words}
+    assert lengths["1"] is None, "one letter is placed by its middle or an end"
+    assert all(length is not None for text, length in lengths.items() if len(text or "") > 1)
+    advances = {"r": 0.411, "a": 0.613, "n": 0.634, "k": 0.579, "s": 0.521}  # of DejaVu Sans
+    sizes = {
+        float(node.get("textLength", "0")) / sum(advances.values()) for node in words if node.text == "ranks"
+    }
+    assert sorted(sizes) == pytest.approx([8, 9], abs=0.02), "points"
+    assert not any(node.get("lengthAdjust") for node in words)
+
+
+def test_letters_of_joined_scripts_are_not_moved_apart() -> None:
+    text = '<text style="font-size: 9px; font-family: &apos;DejaVu Sans&apos;">{}</text>'
+    svg = f'<svg xmlns="{SVG[1:-1]}">{text.format("Latin, Ω ≤ 3")}{text.format("مرحبا")}{text.format("模型 1")}</svg>'
+    with canvas.drawing():
+        latin, arabic, chinese = ElementTree.fromstring(with_lengths(svg.encode(), ["DejaVu Sans"]))
+    assert latin.get("lengthAdjust") is None
+    assert arabic.get("lengthAdjust") == chinese.get("lengthAdjust") == "spacingAndGlyphs"
+
+
+def test_a_file_and_a_slide_have_text_too(drawn: dict[str, Element]) -> None:
+    wanted = PictureFormats(figures=frozenset({"svg"}), slides=frozenset({"svg"}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(PAINTS, "svg")
+        picture = replace(sections_of(handmade_summary())[0].pictures[0], wanted=wanted)
+        files = _drawn(picture).files
+    for name in ("figures/scaling.svg", "slides/scaling.svg"):
+        texts = list(ElementTree.fromstring(files[name]).iter(f"{SVG}text"))
+        assert len(texts) > 20
+        assert all(node.get("textLength") for node in texts if len(node.text or "") > 1)

@@ -6,6 +6,8 @@ import base64
 import json
 from pathlib import Path
 
+from markupsafe import Markup
+
 from ddpbench.analysis.regression import Changes
 from ddpbench.analysis.regression.wording import HEADS, headline, remarks, rows, to_json
 from ddpbench.records.outputs import write_output
@@ -33,7 +35,7 @@ def comparison_page(changes: Changes) -> str:
             rows=rows(changes),
             remarks=remarks(changes),
             picture=picture,
-            image=base64.b64encode(draw(picture).svg).decode("ascii") if picture is not None else "",
+            image=Markup(draw(picture).svg.decode("utf-8")) if picture is not None else "",
             data=base64.b64encode(data).decode("ascii"),
             version=VERSION,
         )

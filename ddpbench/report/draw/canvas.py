@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,8 @@ from ddpbench.report.draw import style
 from ddpbench.report.draw.glyphs import fonts_with, missing_glyphs
 from ddpbench.report.draw.png import digest_of, png_of, stamped
 from ddpbench.report.draw.sheet import Sheet
-from ddpbench.report.draw.slim import slim
+from ddpbench.report.draw.slim import prefix_of, slim
+from ddpbench.report.draw.texts import with_lengths
 from ddpbench.report.parts import Picture
 from ddpbench.text_safety import clean, within
 
@@ -231,12 +232,16 @@ _NO_DATE: dict[str, dict[str, None]] = {
 def saved(figure: Figure, kind: str, *, dpi: float = style.PNG_DPI, part: Bbox | None = None) -> bytes:
     """Return a figure as the bytes of a png, svg or pdf file.
 
-    For svg and pdf, `part` limits the file to a part of the figure.
+    For svg and pdf, `part` limits the file to a part of the figure. Must be called within `drawing`.
     """
+    import matplotlib as mpl
+
     if kind == "png":
         return png_of(_pixels(figure, dpi), dpi)
     file = io.BytesIO()
     figure.savefig(file, format=kind, bbox_inches=part, metadata=_NO_DATE[kind])
+    if kind == "svg":
+        return with_lengths(file.getvalue(), mpl.rcParams["font.family"])
     return file.getvalue()
 
 
@@ -309,7 +314,7 @@ def _draw(picture: Picture, families: Sequence[str]) -> tuple[DrawnPicture, set[
         for word in words:
             word.set_visible(False)
         body = Bbox.from_extents(0, below, picture.width_in, below + picture.height_in)
-        svg = slim(themed(saved(figure, "svg", part=body)))
+        svg = page_form(saved(figure, "svg", part=body), picture, "wide")
         narrow = narrow_form(picture) if picture.narrow is not None else b""
     png = stamped(png, digest_of(svg))  # a test uses this to compare a stored picture with its page
     files[f"figures/{picture.file_name}.png"] = png
@@ -324,28 +329,11 @@ def narrow_form(picture: Picture) -> bytes:
     width, height = picture.narrow_in
     figure = Figure(figsize=(width, height), facecolor="white")
     picture.narrow(Sheet(figure, width_in=width, height_in=height, lifted_in=0.0))
-    return slim(themed(saved(figure, "svg")))
+    return page_form(saved(figure, "svg"), picture, "narrow")
 
 
-_COLOUR = re.compile(r"#[0-9a-f]{6}\b")
-
-
-def themed(svg: bytes) -> bytes:
-    """Return an SVG whose colours are CSS variables with different values for a dark theme."""
-    text = svg.decode("utf-8")
-    text = re.sub(r' fill="(#[0-9a-f]{6})"', r' style="fill: \1"', text)  # var() works only in styles
-    used = sorted({"#000000", *_COLOUR.findall(text)})
-    changed = {colour: dark for colour in used if (dark := style.on_dark(colour)) != colour}
-
-    def variable(match: re.Match[str]) -> str:
-        return f"var(--{match[0][1:]})" if match[0] in changed else match[0]
-
-    light = " ".join(f"--{colour[1:]}: {colour};" for colour in changed)
-    dark = " ".join(f"--{colour[1:]}: {value};" for colour, value in changed.items())
-    rules = (
-        f"<style>svg {{ {light} fill: var(--000000) }} "
-        f"@media (prefers-color-scheme: dark) {{ svg {{ {dark} }} }}</style>"
-    )
-    text = _COLOUR.sub(variable, text)
-    head, start, rest = text.partition("<defs>")
-    return f"{head}{rules}{start}{rest}".encode()
+def page_form(svg: bytes, picture: Picture, form: Literal["wide", "narrow"]) -> bytes:
+    """Return the SVG of a form of this picture as the page contains it."""
+    width, height = picture.narrow_in
+    size = picture.size if form == "wide" else (round(width * 100), round(height * 100))
+    return slim(svg, prefix_of(picture.file_name, form), size)

@@ -47,7 +47,7 @@ _MADE_OF = b"made-of"
 
 
 def digest_of(shown: bytes) -> str:
-    """Return the digest of a picture's SVG as the page contains it, with single instead of double quotes."""
+    """Return the digest of a picture's SVG, in which single and double quotes count as equal."""
     return hashlib.sha256(shown.replace(b'"', b"'")).hexdigest()
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import drawing, saved, with_glyphs, wrapped
 from ddpbench.report.draw.sheet import Sheet
+from ddpbench.report.draw.texts import width_em
 from ddpbench.report.parts import Picture
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ _APART, _EDGE = 3.0, 12.0
 """Minimum distance in points between texts, and between a text and the slide's edge."""
 _LINE = 1.3
 _LEAST_BODY_IN = 1.5
-_MEASURED_PT = 100.0
 
 
 def draw_slide(picture: Picture, formats: Iterable[str]) -> dict[str, bytes]:
@@ -121,22 +120,11 @@ def _lines(text: str, points: float, weight: Literal["normal", "bold"] = "normal
     lines: list[str] = []
     for word in " ".join(wrapped(text, len(text) + 1)).split(" "):
         joined = f"{lines[-1]} {word}" if lines else word
-        if lines and points * _width(joined, weight) <= room:
+        if lines and points * width_em(joined, weight) <= room:
             lines[-1] = joined
         else:
             lines.append(word)
     return [line for line in lines if line]
-
-
-@cache
-def _width(text: str, weight: str) -> float:
-    """Return the width of a text in the figures' font, as a multiple of the font size."""
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
-
-    font = FontProperties(family=style.SETTINGS["font.family"], weight=weight, size=_MEASURED_PT)
-    width, *_ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
-    return float(width) / _MEASURED_PT
 
 
 def _collisions(figure: Figure) -> int:

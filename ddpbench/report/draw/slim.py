@@ -1,4 +1,4 @@
-"""Make a matplotlib SVG smaller without changing its look, by removing what only an editor needs."""
+"""Make a matplotlib SVG ready to be part of a page: smaller, with colours for a dark theme, and with its own ids."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
+from zlib import crc32
+
+from ddpbench.report.draw.texts import FAMILIES, TEXT
+from ddpbench.report.draw.theme import set_theme
 
 _SVG, _XLINK = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xlink}"
 _DECIMALS = 2
 """Decimals of lengths in points: a hundredth is a thirtieth of a pixel on the finest screens."""
-_LENGTHS = frozenset({"x", "y", "width", "height", "transform"})
+_LENGTHS = frozenset({"x", "y", "width", "height", "transform", "textLength"})
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _COMMAND = re.compile(r"([MLQCzZ])([^MLQCzZ]*)")
 _NUMBER = re.compile(r"-?\d+\.\d+")
 _SCALE = re.compile(r"scale\([^)]*\)")
@@ -21,11 +26,27 @@ _TRANSLATE = re.compile(r"translate\((\S+) (\S+)\)")
 _USED = re.compile(r"url\(#([^)]+)\)")
 
 
-def slim(svg: bytes) -> bytes:
-    """Return the SVG without metadata and unused ids, with rounded, relative paths, and each style written once."""
+def prefix_of(file_name: str, form: str) -> str:
+    """Return a prefix for the ids of a figure's SVG, which differs between figures and between forms of a figure.
+
+    The prefix depends on nothing else, so that a figure is the same on every page.
+    """
+    number, digits = crc32(f"{file_name} {form}".encode()), ""
+    for _ in range(5):
+        number, digit = divmod(number, len(_DIGITS))
+        digits += _DIGITS[digit]
+    return f"f{digits}"
+
+
+def slim(svg: bytes, prefix: str, size: tuple[int, int]) -> bytes:
+    """Return the SVG without metadata and unused ids, with rounded, relative paths, and each style written once.
+
+    All ids begin with `prefix`, the root's own, and rules apply within this SVG only, so that a page can hold several.
+    `size` is its width and height in CSS pixels.
+    """
     root = ElementTree.fromstring(svg)
     _drop(root)
-    _name_shortly(root)
+    _name_shortly(root, prefix)
     for node in root.iter():
         for name, value in list(node.attrib.items()):
             if name == "d":
@@ -33,10 +54,29 @@ def slim(svg: bytes) -> bytes:
             elif name in _LENGTHS:
                 node.set(name, _rounded(value))
         _place_by_attributes(node)
-    _write_styles_once(root)
+    rules = [
+        set_theme(root, f"#{prefix}"),
+        *(f"#{prefix} {rule}" for rule in _own_rules(root)),
+        _styles_written_once(root, f"#{prefix} "),
+    ]
     _unwrap(root)
+    style = Element(f"{_SVG}style")
+    style.text = "".join(rules)
+    root.insert(0, style)
+    _set_root(root, prefix, size)
     ElementTree.register_namespace("", _SVG[1:-1])
     return ElementTree.tostring(root, encoding="unicode").replace(" />", "/>").encode()
+
+
+def _set_root(root: Element, prefix: str, size: tuple[int, int]) -> None:
+    """Give the root its id and size. Its texts are left to sighted readers: others read the figure's description."""
+    box = root.attrib.get("viewBox", "")
+    root.attrib.clear()
+    width, height = map(str, size)
+    root.attrib.update({"id": prefix, "viewBox": box, "width": width, "height": height})
+    root.set("font-family", FAMILIES)
+    for text in root.iter(TEXT):
+        text.set("aria-hidden", "true")
 
 
 def _drop(node: Element) -> None:
@@ -51,12 +91,28 @@ def _drop(node: Element) -> None:
         node.text = None
 
 
-def _name_shortly(root: Element) -> None:
-    """Shorten the ids that other elements refer to, and remove all other ids."""
+def _own_rules(node: Element) -> list[str]:
+    """Remove matplotlib's own style sheets, which would also apply to the page, and return their rules."""
+    rules: list[str] = []
+    for child in list(node):
+        if child.tag == f"{_SVG}style":
+            node.remove(child)
+            rules += [
+                f"{rule}}}" for rule in (child.text or "").replace("; ", ";").split("}") if rule.strip()
+            ]
+        else:
+            rules += _own_rules(child)
+            if child.tag == f"{_SVG}defs" and not len(child):
+                node.remove(child)
+    return rules
+
+
+def _name_shortly(root: Element, prefix: str) -> None:
+    """Shorten the ids that other elements refer to, with `prefix` in front, and remove all other ids."""
     used: dict[str, str] = {}
 
     def short(name: str) -> str:
-        return used.setdefault(name, _letters(len(used)))
+        return used.setdefault(name, prefix + _letters(len(used)))
 
     for node in root.iter():
         link = node.attrib.pop(f"{_XLINK}href", None)
@@ -139,8 +195,8 @@ def _place_by_attributes(node: Element) -> None:
                 node.set(name, value)
 
 
-def _write_styles_once(root: Element) -> None:
-    """Replace each style that occurs several times by a class."""
+def _styles_written_once(root: Element, scope: str) -> str:
+    """Replace each style that occurs several times by a class, and return the classes' rules within `scope`."""
     counts = Counter(
         node.attrib["style"] for node in root.iter() if "style" in node.attrib and node is not root
     )
@@ -151,11 +207,9 @@ def _write_styles_once(root: Element) -> None:
     for node in root.iter():
         if node.attrib.get("style") in classes:
             node.set("class", classes[node.attrib.pop("style")])
-    rules = Element(f"{_SVG}style")
-    rules.text = "".join(
-        f".{name}{{{style.replace(': ', ':').replace('; ', ';')}}}" for style, name in classes.items()
+    return "".join(
+        f"{scope}.{name}{{{style.replace(': ', ':').replace('; ', ';')}}}" for style, name in classes.items()
     )
-    root.insert(0, rules)
 
 
 def _unwrap(node: Element) -> None:

@@ -227,7 +227,7 @@ SETTINGS: dict[str, Any] = {
     "lines.linewidth": 1.0,
     "legend.frameon": False,
     "legend.fontsize": NOTE_PT,
-    "svg.fonttype": "path",
+    "svg.fonttype": "none",  # text, for search, copying and editors
     "pdf.fonttype": 42,  # letters, which an editor can change
     "svg.hashsalt": "ddpbench",  # with no date in the file: equal input, equal bytes
     "path.simplify": True,

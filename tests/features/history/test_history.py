@@ -439,7 +439,7 @@ def test_the_page_shows_every_case_and_loads_nothing(tmp_path: Path) -> None:
     assert "<script" not in text
     assert "Content-Security-Policy" in text
     assert text.count("<figure>") == 2
-    assert text.count('media="(max-width: 40rem)"') == 2
+    assert text.count('class="drawn narrow-form"') == 2
     assert not re.search(r"(src|href)=\"(?!data:|#)", text)
     again = tmp_path / "again.html"
     assert run_cli(["history", str(tmp_path), "--html", str(again)]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 from ddpbench.analysis.regression import Side
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.features.history.analysis import CaseHistory, ChangePoint, History, SeriesLevel, SeriesPoint
+from ddpbench.features.history.report.page import history_page
 from ddpbench.features.history.report.picture import case_picture
+from tests.report.reading import read
 from tests.report.test_on_a_phone import collisions
 from tests.synthetic import case_of
 
@@ -94,3 +97,13 @@ def test_many_changes_have_their_ratio_alone() -> None:
     assert (
         heading == "single · 1 rank: 6 changes, the latest faster 0.83 [0.79, 0.88] since run-24 (2026-10-25)"
     )
+
+
+@pytest.mark.usefixtures("painted")
+def test_figures_of_a_page_share_no_id() -> None:
+    history = handmade(8, [4], step_s=0.04, every=DAY)
+    others = [replace(history.cases[0], label=label, key=label) for label in ("ddp at 2", "ddp at 4")]
+    page = read(history_page(replace(history, cases=(*history.cases, *others))))
+    assert len(page.figures) == 3
+    assert len(page.all("svg")) == 6
+    assert len(page.ids) == len(set(page.ids)) > 20

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ddpbench.features.history.analysis import CaseHistory, History
@@ -22,7 +23,7 @@ from ddpbench.helper_process import for_report
 from ddpbench.records.outputs import write_output
 from ddpbench.report.draw.canvas import DrawnPicture
 from ddpbench.report.draw.painter import Painter
-from ddpbench.report.embedded import Embedded, TableCounter, data_address, with_images
+from ddpbench.report.embedded import Embedded, TableCounter, data_address, with_pictures
 from ddpbench.report.parts import Cell, Column, Table
 from ddpbench.report.templates import environment, page_style
 from ddpbench.report.words import moment
@@ -59,7 +60,7 @@ def history_page(history: History) -> str:
             version=VERSION,
         )
     )
-    return with_images(html, images)
+    return with_pictures(html, images)
 
 
 def write_history(history: History, path: Path) -> None:
@@ -74,7 +75,10 @@ def write_history(history: History, path: Path) -> None:
 def _figures(
     history: History, drawn: Sequence[CaseHistory], numbers: TableCounter
 ) -> tuple[list[Embedded], list[DrawnPicture]]:
-    pictures = [case_picture(history, case) for case in drawn]
+    pictures = [
+        replace(picture, file_name=f"{picture.file_name}-{number}")
+        for number, picture in enumerate((case_picture(history, case) for case in drawn), start=1)
+    ]
     with for_report(len(pictures)) as others:
         painter = Painter(others)
         painter.start(pictures)
