@@ -12,7 +12,7 @@ from ddpbench.launch.memory import least_bytes
 from ddpbench.launch.plan import plan_launch
 from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.runtime.equal_caps import open_words
-from ddpbench.runtime.estimate import about, is_unknown, server_starts_s
+from ddpbench.runtime.estimate import about, is_unknown, report_s, server_starts_s
 from ddpbench.runtime.progress import Done, to_prove
 from ddpbench.text_safety import JOINT
 from ddpbench.units import format_bytes, format_seconds, series_of
@@ -48,6 +48,7 @@ def table(prepared: Prepared, width: int) -> list[str]:
     proofs_time = _seconds(proofs_s) if tried else ""
     rows.append(("proofs, before the first round", str(len(proofs)), "", proofs_time))
     rows.append((f"starting torch, {often}", "", _seconds(once_s), _seconds(servers_s)))
+    rows.append(("report, at the end", "", "", _seconds(report_s(len(plan.cases)))))
     lines = [*wrapped(f"{prepared.experiment.name}: {prepared.experiment.question}".rstrip(": "), width)]
     lines.append(f"run directory: {prepared.run.path}")
     lines += [line for note in prepared.notes for line in wrapped(note, width, indent=2)]
@@ -165,6 +166,7 @@ def _total(prepared: Prepared) -> str:
     """Return a phrase that gives the estimated total time, for the fewest and for the most rounds."""
     plan, budget = prepared.plan, prepared.experiment.budget
     unknown = [entry.case.workload for entry in plan.runnable if _unknown(prepared, entry)]
+    drawn_s = report_s(len(plan.cases))
     if unknown:
         names = series_of(list(dict.fromkeys(unknown)))
         return (
@@ -175,7 +177,7 @@ def _total(prepared: Prepared) -> str:
         plan.estimate_s(rounds, shared=own_environment_allows_sharing())
         for rounds in (budget.rounds_min, budget.rounds_max)
     )
-    text = f"{about(budget)} {_seconds(least)} for {_many(budget.rounds_min, 'round')}"
+    text = f"{about(budget)} {_seconds(least + drawn_s)} for {_many(budget.rounds_min, 'round')}"
     if least > budget.total:
         shared = own_environment_allows_sharing()
         fitting = (n for n in range(budget.rounds_min) if plan.estimate_s(n, shared=shared) <= budget.total)
@@ -183,7 +185,7 @@ def _total(prepared: Prepared) -> str:
         return f"{text}; only {room} of them fit into budget.total, {_seconds(budget.total)}"
     if budget.rounds_max == budget.rounds_min:
         return text
-    longest = _seconds(min(most, budget.total))
+    longest = _seconds(min(most, budget.total) + drawn_s)
     return (
         f"{text}; up to {budget.rounds_max} rounds ({longest}) while intervals are wider than "
         f"±{100 * budget.target_half_width:g} %"
@@ -195,6 +197,7 @@ def _left(prepared: Prepared) -> str:
     done = Done(prepared.run, prepared.plan)
     done.read()
     left_s = prepared.plan.left_s(done, shared=own_environment_allows_sharing())
+    left_s += report_s(len(prepared.plan.cases))
     return (
         f"launches done already: {len(done.endings)}; {about(prepared.plan.budget)} {_seconds(left_s)} to go"
     )

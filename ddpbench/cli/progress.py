@@ -24,16 +24,17 @@ from ddpbench.units import format_number, format_seconds
 
 
 @contextmanager
-def listening(console: Console) -> Iterator[Listener]:
+def listening(console: Console, *, after_s: float = 0.0) -> Iterator[Listener]:
     """Yield a listener for the sweep.
 
-    On a terminal it draws a bar while the context is open; elsewhere it prints lines.
+    On a terminal it draws a bar while the context is open; elsewhere it prints lines. `after_s` is the expected time
+    (s) between the last launch and the end of the command, which the time left includes.
     """
     if console.is_terminal:
-        with BarListener(console) as bar:
+        with BarListener(console, after_s=after_s) as bar:
             yield bar
     else:
-        yield LineListener(console)
+        yield LineListener(console, after_s=after_s)
 
 
 @contextmanager
@@ -59,9 +60,12 @@ def _result(label: str, what: str, outcome: LaunchOutcome, rate: float | None) -
 class LineListener(Listener):
     """Prints one line per launch."""
 
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, console: Console, clock: Callable[[], float] = time.monotonic, *, after_s: float = 0.0
+    ) -> None:
         self._console = console
         self._clock = clock
+        self._after_s = after_s
         self._what = ""
         self._done, self._total = 0, 0
         self._left_s, self._since = 0.0, clock()
@@ -75,7 +79,8 @@ class LineListener(Listener):
     def planned(self, plan: Plan, run: RunDir, done: int, estimate_s: float) -> None:
         super().planned(plan, run, done, estimate_s)
         resumed = f"launches done already: {done}; " if done else ""
-        self._say(f"{resumed}{about(plan.experiment.budget)} {format_seconds(round(estimate_s))} to go")
+        whole_s = round(estimate_s + self._after_s)
+        self._say(f"{resumed}{about(plan.experiment.budget)} {format_seconds(whole_s)} to go")
 
     def looked_at(self, what: str) -> None:
         self._say(what)
@@ -92,6 +97,7 @@ class LineListener(Listener):
         """
         after = self._total - self._done
         left_s = max(self._left_s - (self._clock() - self._since), self._left_s * after / (after + 1))
+        left_s += self._after_s
         return f"{format_seconds(round(left_s))} left" if left_s >= 1 else ""
 
     def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:
@@ -119,8 +125,10 @@ def _round_line(number: int, half_widths: dict[str, float | None], stop_reason: 
 class BarListener(LineListener):
     """Shows a bar with the running case, its throughput so far and the time left. Failures are printed above."""
 
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(console, clock)
+    def __init__(
+        self, console: Console, clock: Callable[[], float] = time.monotonic, *, after_s: float = 0.0
+    ) -> None:
+        super().__init__(console, clock, after_s=after_s)
         # Redrawn at most once per second, because the ranks may need these cores.
         self._progress = Progress(
             TextColumn("{task.fields[what]:<8}", table_column=Column(no_wrap=True)),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ddpbench.cli import flags
 from ddpbench.cli.lines import PassingLine, aligned, columns_here, say, show
 from ddpbench.text_safety import JOINT, clean, command, on_one_line
-from ddpbench.units import counted
+from ddpbench.units import counted, format_seconds
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -190,6 +190,7 @@ def _carry_out(prepared: Prepared, console: Console, *, quiet: bool) -> tuple[Sw
     from ddpbench.errors import LaunchError, OutputError
     from ddpbench.launch.sweep.progress import SweepResult
     from ddpbench.launch.sweep.sweep import Sweep
+    from ddpbench.runtime.estimate import report_s
 
     run = prepared.run
     result = SweepResult(run)
@@ -204,10 +205,13 @@ def _carry_out(prepared: Prepared, console: Console, *, quiet: bool) -> tuple[Sw
     try:
         if not quiet:
             _describe(prepared)
-        with only_warnings(console) if quiet else listening(console) as listener:
+        drawn_s = report_s(len(prepared.plan.cases))
+        with only_warnings(console) if quiet else listening(console, after_s=drawn_s) as listener:
             work = Sweep(prepared, listener)
             result = work.result
             ddpbench.carry_out(work, interrupted)
+        if not quiet:
+            say(f"making the report: about {format_seconds(round(drawn_s))}", sys.stderr)
         with nullcontext() if quiet else PassingLine() as progress:
             page, summary = ddpbench.report_on(run.path, on_progress=progress)
     except KeyboardInterrupt:

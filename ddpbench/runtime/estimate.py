@@ -87,6 +87,10 @@ PROOF_MODELS = 2
 """Number of times that a proof builds the data and the model."""
 
 
+REPORT_S = 4.0
+"""Time to read a run's records, make its table and page, and draw the first figures (s), measured on two cores."""
+REPORT_CASE_S = 0.1
+"""Time that each case adds to a report (s)."""
 FLOPS_PER_S = {"cpu": 1e11, "cuda": 1e14}
 """Assumed floating-point operations per second of a thread or a GPU. Few are faster, so estimated times are lower
 bounds.
@@ -144,6 +148,11 @@ def is_unknown(case: Case, tried: Tried | None) -> bool:
 def about(budget: Budget) -> str:
     """Return "at most" if launches train to a target loss, otherwise "about", to put before a time estimate."""
     return "about" if budget.target_loss is None else "at most"
+
+
+def report_s(cases: int) -> float:
+    """Return the estimated time of the report at the end of a sweep with this many cases (s)."""
+    return REPORT_S + REPORT_CASE_S * cases
 
 
 def server_starts_s(rounds: int, cases: Iterable[Case], *, shared: bool) -> float:

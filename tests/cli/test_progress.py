@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ddpbench.cli.progress import LineListener
-from ddpbench.spec import Case, PlannedCase
+from ddpbench.cli.progress import BarListener, LineListener
+from ddpbench.naming import Namer
+from ddpbench.spec import Budget, Case, PlannedCase
 
 ENTRY = PlannedCase(case=Case(workload="mlp:small", strategy="single"))
 
@@ -35,3 +36,15 @@ def test_the_time_left_is_counted_from_the_end_of_a_launch(
     outcome: Any = SimpleNamespace(status="ok", error="")
     listener.launch_ended(ENTRY, outcome, 12.0)
     assert file.getvalue().startswith(f"{said}round 1"), file.getvalue()
+
+
+@pytest.mark.parametrize("kind", [LineListener, BarListener])
+def test_the_time_left_includes_the_report(kind: type[LineListener]) -> None:
+    file = io.StringIO()
+    listener = kind(Console(file=file, width=200), clock=lambda: 1000.0, after_s=9.0)
+    plan: Any = SimpleNamespace(experiment=SimpleNamespace(budget=Budget()), cases=(), names=Namer([ENTRY.case]))
+    run: Any = None
+    listener.planned(plan, run, 0, 60.0)
+    listener.launch_started(ENTRY, "round 1", 0, 2, 60.0)
+    assert "about 69 s to go" in file.getvalue()
+    assert listener._left() == "69 s left"
