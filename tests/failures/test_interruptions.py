@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -90,6 +91,7 @@ def test_a_killed_controller_leaves_nothing_and_resumes(
     assert len(before) < 6
     result = run_cli("sweep", experiment, "--out", run)
     assert result.returncode == 0, result
+    assert re.search(r"\nmaking the report: about \d+ s\n", result.stderr), result.stderr
     after = finished(run)
     assert before.items() <= after.items()  # none lost, none done again
     assert len(after) == 2 + 2 * 2  # the proofs and rounds of the case and of its base case
