@@ -42,7 +42,9 @@ def test_the_time_left_is_counted_from_the_end_of_a_launch(
 def test_the_time_left_includes_the_report(kind: type[LineListener]) -> None:
     file = io.StringIO()
     listener = kind(Console(file=file, width=200), clock=lambda: 1000.0, after_s=9.0)
-    plan: Any = SimpleNamespace(experiment=SimpleNamespace(budget=Budget()), cases=(), names=Namer([ENTRY.case]))
+    plan: Any = SimpleNamespace(
+        experiment=SimpleNamespace(budget=Budget()), cases=(), names=Namer([ENTRY.case])
+    )
     run: Any = None
     listener.planned(plan, run, 0, 60.0)
     listener.launch_started(ENTRY, "round 1", 0, 2, 60.0)
