@@ -367,6 +367,11 @@ def words_of(case: Case, of: Iterable[str]) -> list[str]:
     return [word for name in of if (word := FACETS[name].word(case))]
 
 
+def workload_of(case: Case) -> str:
+    """Return a case's workload for a sentence: `gpt:nano`, or a class of a user's file without the path, `Images`."""
+    return case.workload.rpartition(".py:")[2]
+
+
 def ranks_of(case: Case) -> str:
     """Return how many ranks a case has: `1 rank`, `4 ranks`."""
     return counted(case.world_size, "rank")
@@ -375,6 +380,11 @@ def ranks_of(case: Case) -> str:
 def layout_of(case: Case) -> str:
     """Return a case's layout, nodes x ranks per node: `2 x 4`."""
     return FACETS["nodes"].word(case)
+
+
+def layout_in_words(case: Case) -> str:
+    """Return a case's layout with what it counts: `2 nodes x 4 ranks`."""
+    return f"{counted(case.nodes, 'node')} x {counted(case.ranks_per_node, 'rank')}"
 
 
 def on_nodes(case: Case) -> str:

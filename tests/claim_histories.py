@@ -163,7 +163,9 @@ def digest(experiment: Mapping[str, Any], claim: Mapping[str, Any]) -> str:
     settings["budget"] = {
         key: value for key, value in settings.get("budget", {}).items() if key not in _GUARDS
     }
-    own = {key: value for key, value in claim.items() if key not in ("number", "history", "source")}
+    own = {
+        key: value for key, value in claim.items() if key not in ("number", "history", "source", "answers")
+    }
     text = json.dumps([settings, own], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]  # fmt: skip
 

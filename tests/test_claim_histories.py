@@ -6,6 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import load_experiment
 from ddpbench.spec.claims import JudgedAgain
-from ddpbench.spec.shipped import with_known_history
+from ddpbench.spec.shipped import with_known_answers, with_known_history
 from tests.claim_histories import (
     EXPERIMENTS,
     Standing,
@@ -188,3 +189,22 @@ def test_every_kept_run_is_known_to_the_history_of_its_claims(tmp_path: Path) ->
         plan = read_plan(RunDir(unpacked(name, tmp_path).path))
         found = with_known_history(plan.claims, plan.experiment, plan.run_id)
         assert all(claim.number is not None for claim in found), name
+
+
+def test_a_kept_run_takes_what_its_claims_answer_from_the_shipped_experiment(tmp_path: Path) -> None:
+    """Only with the same question and words, because another question may have the opposite answer."""
+    plan = read_plan(RunDir(REPORTS / "claim_data_parallel"))
+    assert not any(claim.answers for claim in plan.claims)
+    found = with_known_answers(plan.claims, plan.experiment, plan.question)
+    assert [claim.answers for claim in found] == ["yes", None, None]
+    assert [replace(claim, answers=None) for claim in found] == list(plan.claims)
+    for experiment, question in (
+        (plan.experiment, "Is it?"),
+        ("claim_input_bound", plan.question),
+        ("no such", ""),
+    ):
+        assert with_known_answers(plan.claims, experiment, question) == plan.claims
+    reworded = [replace(claim, says=f"{claim.says} here") for claim in plan.claims]
+    assert not any(one.answers for one in with_known_answers(reworded, plan.experiment, plan.question))
+    own = [replace(plan.claims[0], answers="no")]
+    assert with_known_answers(own, plan.experiment, plan.question) == tuple(own)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ddpbench.analysis.scaling.curves import CurveLaws
     from ddpbench.analysis.steps.one_step import OneStep
     from ddpbench.spec import Case
-    from ddpbench.spec.claims import ClaimKind, Of, Past
+    from ddpbench.spec.claims import ClaimKind, Of, Past, YesOrNo
 
 
 PairVerdict = Literal["holds", "does not hold", "cannot tell"]
@@ -68,6 +68,8 @@ class DecidedClaim:
 
     says: str
     source: str
+    answers: YesOrNo | None = None
+    """Answer to the experiment's question if the claim holds."""
     kind: ClaimKind
     margin: float
     """Smallest difference for `faster`, largest for `as fast`, as a fraction."""

@@ -16,7 +16,7 @@ from ddpbench.records.files import damaged, parse_json
 from ddpbench.records.request import LaunchRequest
 from ddpbench.records.rundir import CASE_ID, RUN_ID, Purpose, RunDir
 from ddpbench.spec import BucketCap, Budget, Case, Links, PlannedCase, StatedTraits, environment, limits
-from ddpbench.spec.claims import ClaimKind, Of, Past, PlannedClaim
+from ddpbench.spec.claims import ClaimKind, Of, Past, PlannedClaim, YesOrNo
 from ddpbench.spec.documents import MAX_CHARACTERS, MAX_KEYS, odd_parts
 from ddpbench.spec.limits import MAX_CLAIMS, MAX_HISTORY, MAX_NODES, MAX_PAIRS, MAX_RATE
 from ddpbench.text_safety import shortened, unprintable
@@ -134,6 +134,7 @@ def claims_json(claims: Iterable[PlannedClaim]) -> dict[str, Any]:
             **({"number": one.number} if one.number is not None else {}),
             **({"history": [asdict(entry) for entry in one.history]} if one.history else {}),
             "source": one.source,
+            **({"answers": one.answers} if one.answers is not None else {}),
             "kind": one.kind,
             "margin": one.margin,
             "of": one.of,
@@ -275,6 +276,7 @@ class _Claim(BaseModel, strict=True, extra="forbid"):
     number: _Positive | None = None
     history: Annotated[list[_Past], Field(max_length=20 * MAX_HISTORY)] = []
     source: _Words = ""
+    answers: YesOrNo | None = None
     kind: ClaimKind
     margin: Annotated[float, Field(ge=0, lt=1e6)] = 0.0
     of: Of
@@ -362,6 +364,7 @@ def read_plan(run: RunDir) -> StoredPlan:
                 number=claim.number,
                 history=tuple(Past(**entry.model_dump()) for entry in claim.history),
                 source=claim.source,
+                answers=claim.answers,
                 kind=claim.kind,
                 margin=claim.margin,
                 of=claim.of,

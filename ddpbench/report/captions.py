@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from ddpbench.analysis.network import burst_s
 from ddpbench.analysis.sentences import Sentence
 from ddpbench.analysis.summary import DecidedClaim
-from ddpbench.naming import Namer
+from ddpbench.naming import Namer, workload_of
 from ddpbench.report.rows import Row
 from ddpbench.report.words import series_of
 from ddpbench.spec.grouping import FACETS, batch_words, cap_words, loading, virtual_words
@@ -39,7 +39,7 @@ def setting_of(row: Row, *, but: Collection[str] = ()) -> tuple[str, ...]:
     """
     case = row.case
     by_field = {
-        "workload": case.workload,
+        "workload": workload_of(case),
         "scaling": f"{case.scaling} scaling with a {batch_words(case)}",
         "threads_per_rank": FACETS["threads_per_rank"].word(case),
         "dtype": row.numbers,

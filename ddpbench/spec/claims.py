@@ -26,6 +26,7 @@ MOST_WORDS = 12
 SIDES = ("faster", "than", "cases", "as_fast_as")
 Of = Literal["throughput", "step time"]
 ClaimKind = Literal["faster", "as fast"]
+YesOrNo = Literal["yes", "no"]
 _CLOSEST = 60
 """Most combinations of each side that are searched for the closest to a pair, for a message."""
 
@@ -88,11 +89,13 @@ class Claim(BaseModel, extra="forbid", frozen=True):
     """An entry of `[[claims]]`: either `faster` and `than`, or `cases`, `as_fast_as` and `within`."""
 
     says: Annotated[str, AfterValidator(_few_words)]
-    """The claim in your own words, 12 at most, without a semicolon. The report opens with its verdict."""
+    """The claim in your own words, 12 at most, without a semicolon."""
     number: _Number | None = None
     """Number of the claim, unique in the file. A changed claim needs a new one."""
     source: Annotated[str, AfterValidator(_one_line)] = ""
     """Title of the publication or page that makes the claim."""
+    answers: YesOrNo | None = None
+    """Answer to `question` if the claim holds. If the claim is refuted for any pair, the answer is the opposite."""
     faster: _Selection | None = None
     """Cases claimed to be faster, as values of settings. A key may list several."""
     than: _Selection | None = None
@@ -219,6 +222,8 @@ class PlannedClaim:
     history: tuple[Past, ...] = ()
     """Earlier wordings and runs, oldest first."""
     source: str = ""
+    answers: YesOrNo | None = None
+    """Answer to the experiment's question if the claim holds; None if the claim does not answer it by yes or no."""
     kind: ClaimKind
     margin: float = 0.0
     """Smallest lead for `faster`, or largest difference for `as fast`, as a fraction of a step's time."""
@@ -248,6 +253,7 @@ def planned_claims(
             number=claim.number,
             history=past(claim.history),
             source=claim.source,
+            answers=claim.answers,
             kind="faster" if claim.faster is not None else "as fast",
             margin=(claim.by if claim.faster is not None else claim.within) or 0.0,
             of=claim.of or "throughput",

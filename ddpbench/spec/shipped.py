@@ -1,4 +1,4 @@
-"""Find the histories of a run's claims in the experiments that ship with ddpbench."""
+"""Find what a run's plan lacks about its claims in the experiments that ship with ddpbench."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from ddpbench.shipped import shipped_experiments
-from ddpbench.spec.claims import Earlier, JudgedAgain, Past, PlannedClaim, past
+from ddpbench.spec.claims import Earlier, JudgedAgain, Past, PlannedClaim, YesOrNo, past
 from ddpbench.spec.documents import parse, read_text
 
 
 class _Claim(BaseModel):
+    says: str = ""
+    answers: YesOrNo | None = None
     history: list[Earlier] = []
 
 
 class _Experiment(BaseModel):
+    question: str = ""
     claims: list[_Claim] = []
 
 
@@ -31,8 +34,24 @@ def with_known_history(
     """
     if not run_id or not claims or any(claim.number is not None or claim.history for claim in claims):
         return tuple(claims)
-    known = _histories((folder or shipped_experiments()) / f"{experiment}.toml")
+    known = [past(claim.history) for claim in _shipped(experiment, folder).claims]
     return tuple(_with_own(claim, run_id, known) for claim in claims)
+
+
+def with_known_answers(
+    claims: Sequence[PlannedClaim], experiment: str, question: str, folder: Path | None = None
+) -> tuple[PlannedClaim, ...]:
+    """Return a run's claims. If its plan says of none what it answers, take this from the shipped experiment.
+
+    The shipped experiment must have the run's `question`, and the claims the same wording.
+    """
+    if not claims or any(claim.answers is not None for claim in claims):
+        return tuple(claims)
+    shipped = _shipped(experiment, folder)
+    if shipped.question != question:
+        return tuple(claims)
+    known = {claim.says: claim.answers for claim in shipped.claims}
+    return tuple(replace(claim, answers=known.get(claim.says)) for claim in claims)
 
 
 def _with_own(claim: PlannedClaim, run_id: str, known: Sequence[Sequence[Past]]) -> PlannedClaim:
@@ -44,10 +63,10 @@ def _with_own(claim: PlannedClaim, run_id: str, known: Sequence[Sequence[Past]])
     return claim
 
 
-def _histories(file: Path) -> list[tuple[Past, ...]]:
-    """Return the history of each claim in an experiment's file; empty if the file is missing or cannot be read."""
+def _shipped(experiment: str, folder: Path | None) -> _Experiment:
+    """Return the question and claims of an experiment's file; neither if it is missing or cannot be read."""
+    file = (folder or shipped_experiments()) / f"{experiment}.toml"
     try:
-        document = _Experiment.model_validate(parse(read_text(file)))
+        return _Experiment.model_validate(parse(read_text(file)))
     except (OSError, ValueError, ValidationError):
-        return []
-    return [past(claim.history) for claim in document.claims]
+        return _Experiment()

@@ -85,7 +85,7 @@ def test_layouts_of_the_best_strategy_that_cannot_be_told_apart_do_not_hide_that
     one, two, master = on("ddp", 1), on("ddp", 2), on("master", 2)
     said = answer(summary_of(tmp_path, {SINGLE: 10, one: 12, two: 12.001, master: 20}, noise=0.004))
     assert said.startswith("4 ranks with ring (DDP) train 3.3")
-    assert "; 1 x 4 and 2 x 2 cannot be told apart" in said
+    assert "; 1 node x 4 ranks and 2 x 2 cannot be told apart" in said
 
 
 def test_where_more_ranks_are_slower_the_answer_is_one(tmp_path: Path) -> None:

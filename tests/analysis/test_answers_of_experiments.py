@@ -1,4 +1,4 @@
-"""Every experiment shipped with ddpbench has an answer of one sentence, for any axes."""
+"""Every experiment shipped with ddpbench, and every kept run, has an answer of one sentence, for any axes."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ddpbench.spec import Case, Devices, expand, load_experiment
 from ddpbench.spec.claims import planned_claims
 from ddpbench.spec.grouping import Label
 from tests.analysis.test_time_to_loss import falling, rank
+from tests.kept import KEPT, REPORTS
 from tests.recoveries import FailingLaunch, ranks_of, records_of
 from tests.synthetic import MS, RankLaunch, processes_of, write_launch, write_plan, write_sessions
 
@@ -25,6 +26,18 @@ EXPERIMENTS = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
 ANSWER = re.compile(r"(Yes|No|It depends|×?\d[\d.,]*)\b")
 """The beginning of an answer."""
 NESTED = re.compile(r"\([^()]*\(")
+COUNT = re.compile(r"\d+ of \d+ claims")
+"""A number of claims, which says nothing about the question by itself."""
+STARTS = {
+    "claim_data_parallel": "No: DataParallel (threads) is 87 % [83, 91] faster than DDP for mlp:large; DDP is 2.21 ",
+    "claim_input_bound": "It depends: without loader workers a step of Images (single at 1 rank) takes 3.4 [2.8, 4.1] ",
+    "claim_master_congestion": "Yes: a step takes ×5.25 [5.18, 5.31] with master from 2 to 32 ranks; ×1.13 ",
+    "claim_model_parallel": "4 or 8 microbatches, not told apart: pipeline with 4 trains 33 % [26, 40] faster ",
+    "claim_one_node_or_many": "It depends: master is 2.07 [2.01, 2.14] times as fast on 1 node x 4 ranks as on 4 x 1; ",
+    "frameworks": "2 of 6 framework set-ups are slower than DDP at 2 ranks: DeepSpeed by 37 %, Lightning ",
+    "hybrid": "Yes: FSDP is 2.5 [1.8, 5.7] times as fast with replicas=2 as with replicas=1; pipeline 61 % ",
+}
+"""The beginnings of the answers of kept runs."""
 
 
 def step_ms(case: Case) -> float:
@@ -73,9 +86,10 @@ def test_an_experiment_has_an_answer_of_few_words(path: Path, tmp_path: Path) ->
     assert summary.conclusions.answer
     assert len(summary.conclusions.claims) == len(experiment.claims)
     assert all(one.pairs for one in summary.conclusions.claims)
-    assert (summary.conclusions.answer[0].evidence == "claims") is bool(experiment.claims)
     first = summary.conclusions.answer[0]
-    if first.kind in ("answer", "growth"):
+    assert any(COUNT.match(tag) for tag in first.tags) is bool(experiment.claims)
+    assert not COUNT.match(first.text), "the effect stands first"
+    if first.kind in ("answer", "growth") or experiment.claims:
         assert ANSWER.match(first.text), first.text
     for finding in summary.conclusions.answer:
         assert len(finding.beneath) <= 2
@@ -85,6 +99,7 @@ def test_an_experiment_has_an_answer_of_few_words(path: Path, tmp_path: Path) ->
         labels = {tag for tag in finding.tags if isinstance(tag, Label)}
         assert {*finding.beneath[bool(labels) :], *finding.further} == {*finding.tags} - labels
     for finding in (*summary.conclusions.answer, *summary.conclusions.findings):
+        assert ".py:" not in finding.text, finding.text
         inexact = "another path of training" in finding.text and "compression=" in finding.text
         assert len(finding.text.split()) <= (32 if inexact else 30), finding.text
         assert not any(part in finding.line for part in ("ss on", "  ", "None", " nan", "( ", "at most -")), (
@@ -93,3 +108,23 @@ def test_an_experiment_has_an_answer_of_few_words(path: Path, tmp_path: Path) ->
     enough = experiment.budget.rounds_min >= MIN_ROUNDS
     few = [sentence.text for sentence in summary.conclusions.answer if sentence.verdict == "too few"]
     assert bool(few) is not enough, few
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_kept_run_has_an_answer_of_few_words(name: str) -> None:
+    answer = summarize(RunDir(REPORTS / name)).conclusions.answer
+    assert answer[0].text.startswith(STARTS.get(name, "")), answer[0].text
+    assert ANSWER.match(answer[0].text)
+    for finding in answer:
+        assert len(finding.text.split()) <= 30
+        assert len(finding.beneath) <= 2
+        assert not NESTED.search(finding.text)
+        assert ".py:" not in finding.text
+        assert not re.search(r"\d\.\d{3}", finding.line), finding.line
+
+
+def test_the_answer_says_that_every_case_is_slower_than_one_rank() -> None:
+    """`hybrid` answers that a hybrid is faster than a plain strategy, and one rank is ten times as fast as that."""
+    first = summarize(RunDir(REPORTS / "hybrid")).conclusions.answer[0]
+    assert first.text.endswith("; all are slower than one rank (9.9 to 29 times).")
+    assert first.beneath[1] == "3 of 3 claims hold"

@@ -13,6 +13,7 @@ from ddpbench.analysis import RunSummary, summarize
 from ddpbench.analysis.inputs import WAITED_LIMIT, input_key
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case, PlannedCase
+from ddpbench.spec.claims import PlannedClaim
 from tests.frames import framed
 from tests.synthetic import MS, ORIGIN_NS, RankLaunch, case_of, write_launch, write_plan, write_sessions
 
@@ -33,11 +34,12 @@ def summary_of(
     rounds: int = 6,
     noise: float = 0.001,
     oversubscribed: Collection[Case] = (),
+    claims: Collection[PlannedClaim] = (),
 ) -> RunSummary:
     """Return the summary of a run with these step and waiting times, a common drift and separate noise."""
     run = RunDir(path / "run")
     planned = [PlannedCase(case=case, oversubscribed=case in oversubscribed) for case in step_ms]
-    write_plan(run, planned, Budget(rounds_min=1, rounds_max=rounds))
+    write_plan(run, planned, Budget(rounds_min=1, rounds_max=rounds), claims=claims)
     dice = random.Random(1)
     for number in range(rounds):
         drift = 1 + dice.uniform(-0.2, 0.2)
@@ -64,6 +66,37 @@ def verdicts(summary: RunSummary) -> dict[str, str]:
             frame["data"], frame["loader_workers"], frame["verdict"], strict=True
         )
     }
+
+
+def claimed(*pairs: tuple[Case, Case]) -> PlannedClaim:
+    """Return the claim that the first case of each pair, whose data are in memory, is faster."""
+    return PlannedClaim(
+        says="training waits for its input",
+        kind="faster",
+        pairs=tuple((a.case_id, b.case_id) for a, b in pairs),
+    )
+
+
+def test_a_claim_on_loaders_is_answered_by_the_case_that_waits_longest(tmp_path: Path) -> None:
+    """Also if it has fewer ranks than another; and without the file of its class."""
+    one, other = (case_of("single", 1, workload=name) for name in ("a/mine.py:Images", "gpt:nano"))
+    more = replace(BASE, workload="mlp:small")
+    every = [replace(case, data=data) for case in (one, other, more) for data in ("memory", "loader")]
+    steps = dict(zip(every, (2.0, 6.0, 10.0, 10.0, 20.0, 24.0), strict=True))
+    waits = {case: (step, 0.0) for case, step in steps.items()}
+    claim = claimed((every[0], every[1]), (every[2], every[3]), (every[4], every[5]))
+    first = summary_of(tmp_path, waits, claims=[claim]).conclusions.answer[0]
+    assert first.text.startswith(
+        "It depends: without loader workers a step of Images (single at 1 rank) takes 3.0"
+    )
+    assert first.text.endswith(" times as long as from memory.")
+    assert first.beneath == ("the claim holds in part", "not shown to be input-bound: gpt:nano")
+    bound = {case: wait for case, wait in waits.items() if case.workload == one.workload}
+    first = summary_of(tmp_path / "all", bound, claims=[claimed((every[0], every[1]))]).conclusions.answer[0]
+    assert first.text.startswith("3.0")
+    assert first.text.endswith(
+        " times as long as from memory takes a step of Images (single at 1 rank) without loader workers."
+    )
 
 
 def texts(summary: RunSummary) -> str:

@@ -75,3 +75,13 @@ def test_a_small_difference_is_said_to_be_possible(tmp_path: Path) -> None:
     assert [tag for tag in found.tags if "may be under" in tag] == [
         "the difference of Accelerate may be under 2 %"
     ]
+
+
+def test_where_no_case_is_as_fast_as_one_rank_the_line_beneath_says_so(tmp_path: Path) -> None:
+    slow = {DDP: 40, ACCELERATE: 44, LIGHTNING: 100}
+    (found,) = answers(tmp_path / "slow", slow)
+    assert found.beneath[0] == (
+        "all 3 cases of several ranks are slower than one rank, which is 2 to 5 times as fast"
+    )
+    (found,) = answers(tmp_path / "one", {**slow, DDP: 12})
+    assert "one rank" not in found.line, "one of them is faster"

@@ -316,6 +316,21 @@ def test_a_plan_keeps_a_claim_s_number_and_history(tmp_path: Path) -> None:
     assert not {"number", "history"} & without.to_json()["claims"][0].keys()
 
 
+def test_a_plan_keeps_what_a_claim_answers(tmp_path: Path) -> None:
+    text = f"{MATRIX}{SIDES}answers = 'no'\n"
+    experiment = parsed(text)
+    plan = make_plan(experiment, expand(experiment, CATALOG, FOUR_CORES))
+    run = RunDir(tmp_path / "run")
+    run.create()
+    run.plan.write_text(plan.dumps(), encoding="utf-8")
+    run.machine.write_text("{}", encoding="utf-8")
+    assert [claim.answers for claim in read_plan(run).claims] == ["no"]
+    without = make_plan(parsed(MATRIX + SIDES), expand(experiment, CATALOG, FOUR_CORES))
+    assert "answers" not in without.to_json()["claims"][0]
+    (problem,) = problems_of(f"{MATRIX}{SIDES}answers = 'maybe'\n")
+    assert problem.startswith("claims[0].answers: "), problem
+
+
 def test_mistakes_of_all_claims_are_told_at_once() -> None:
     found = problems_of(
         MATRIX + SIDES + "by = 7\n[[claims]]\nsays = 'x'\nfaster = { stratgy = 'ddp' }\nthan = {}\n"

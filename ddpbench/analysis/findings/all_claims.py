@@ -1,15 +1,23 @@
-"""The answer to an experiment that has claims to decide: one sentence about all its claims."""
+"""The answer to an experiment that has claims to decide: the effects that they show, in one sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import combinations
+from dataclasses import replace
+from itertools import chain, combinations
 
 from ddpbench.analysis.finding import Finding
+from ddpbench.analysis.findings.below_one import all_below_one
 from ddpbench.analysis.findings.claims import EARLIER, SHARED_CORES
+from ddpbench.analysis.findings.effects import ClaimedEffect, Opening, effects_of, opening_of
+from ddpbench.analysis.findings.inputs import inputs_answer
+from ddpbench.analysis.findings.options import option_answer
 from ddpbench.analysis.findings.wording import fitting
+from ddpbench.analysis.inputs import input_key
+from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.summary import ClaimVerdict, DecidedClaim
+from ddpbench.spec.grouping import Label
 
 _HEADS: Mapping[ClaimVerdict, tuple[str, str, str]] = {
     "holds": ("that", "that", "and that"),
@@ -30,27 +38,90 @@ _OF_ONE_CLAIM = (EARLIER, "claimed in", "corrected for", "the difference may")
 """Beginnings of tags that concern a single claim's source or comparisons."""
 
 
-def claims_answer(claims: Sequence[DecidedClaim], findings: Sequence[Finding]) -> Finding | None:
-    """Return a finding that says which claims hold and which do not, or None if `claims` is empty.
+def claims_answer(
+    claims: Sequence[DecidedClaim],
+    findings: Sequence[Finding],
+    cases: Sequence[CaseRun] = (),
+    withheld: Collection[str] = (),
+) -> Finding | None:
+    """Return a finding that gives the effects that the claims show, with the number of claims that hold beneath it.
 
-    If there is one claim, its finding is returned unchanged. The verdict is `unresolved` if no claim is decided.
+    If no claim is decided, its sentence says which claims are open, or it is the finding on the only claim. None
+    if `claims` is empty. The verdict is `unresolved` if no claim is decided.
 
     Args:
         claims: the claims, in the experiment's order.
         findings: one finding on each claim, in the same order.
+        cases: the run's cases.
+        withheld: ids of cases whose numbers must be wrong; only claims on other pairs are decided.
     """
     if not claims:
         return None
-    if len(claims) == 1:
+    usable = [run for run in cases if run.case_id not in withheld]
+    opening = opening_of(claims)
+    effects = effects_of(claims, cases, opening)
+    if effects and (asked := _on_settings(claims, usable)) is not None:
+        more = [
+            tag
+            for tag in _tags([one.tags for one in findings])
+            if tag not in asked.tags and not isinstance(tag, Label)
+        ]
+        return replace(asked, tags=(_counted(claims), *asked.tags, *more))
+    if len(claims) == 1 and not effects:
         return findings[0]
+    text, tags = fitting(_texts(claims)), _tags([one.tags for one in findings])
+    if effects:
+        below = all_below_one(usable)
+        ends = [f"; {below.clause}", ""] if below is not None else [""]
+        text = fitting(
+            f"{_joined(opening, effects[:count])}{end}"
+            for end in ends
+            for count in range(len(effects), 0, -1)
+        )
+        missing = below is not None and below.clause not in text
+        tags = chain([below.tag] if missing and below is not None else [], [_counted(claims)], tags)
     return Finding(
         kind="answer",
-        text=sentence(fitting(_texts(claims))),
-        tags=tuple(_tags([one.tags for one in findings])),
+        text=sentence(text),
+        tags=tuple(tags),
         evidence="claims",
         verdict="unresolved" if all(one.verdict == "cannot tell" for one in claims) else "note",
         cases=tuple(dict.fromkeys(case for one in findings for case in one.cases)),
     )
+
+
+def _on_settings(claims: Sequence[DecidedClaim], cases: Sequence[CaseRun]) -> Finding | None:
+    """Return the finding that says more on what the claims compare than they do: loaders, or values of an option."""
+    by_id = {run.case_id: run.case for run in cases}
+    pairs = [
+        (by_id[held.a], by_id[held.b])
+        for claim in claims
+        for held in claim.pairs
+        if held.a in by_id and held.b in by_id
+    ]
+    loaders = any(input_key(a) == input_key(b) for a, b in pairs)
+    found = inputs_answer(cases) if loaders else None
+    return found if found is not None else option_answer(cases, claims)
+
+
+def _joined(opening: Opening, effects: Sequence[ClaimedEffect]) -> str:
+    first, *others = effects
+    phrases = [first.text(leading=not opening)]
+    phrases += [one.text(before) for before, one in zip(effects, others, strict=False)]
+    return f"{opening}: {'; '.join(phrases)}" if opening else "; ".join(phrases)
+
+
+def _counted(claims: Sequence[DecidedClaim]) -> str:
+    """State the number of claims of each verdict: `1 of 3 claims holds, 1 holds in part, 1 does not hold`."""
+    holding = sum(one.verdict == "holds" for one in claims)
+    if len(claims) == 1:
+        return f"the claim {_COUNTED[claims[0].verdict][0]}"
+    others: dict[ClaimVerdict, int] = {
+        verdict: sum(one.verdict == verdict for one in claims) for verdict in _HEADS if verdict != "holds"
+    }
+    head = f"{holding} of {len(claims)} claims {_COUNTED['holds'][holding != 1]}"
+    left = {verdict: count for verdict, count in others.items() if count}
+    return ", ".join([head, *([_counts(left)] if left else [])])
 
 
 def _tags(tags: Sequence[Sequence[str]]) -> Iterator[str]:

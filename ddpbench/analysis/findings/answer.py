@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 from ddpbench.analysis.checkpoints import SMALL_SHARE, checkpoint_costs
 from ddpbench.analysis.finding import Finding, FindingKind
+from ddpbench.analysis.findings.below_one import all_below_one
 from ddpbench.analysis.findings.choice import Choice, choices_of, planned_panels
 from ddpbench.analysis.findings.first_to_loss import first_to_loss
 from ddpbench.analysis.findings.groups import exchanges_gradients, reference_of
@@ -43,7 +45,7 @@ from ddpbench.analysis.statistics.judgement import (
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, rounds_for
 from ddpbench.analysis.statistics.tails import missed_words
 from ddpbench.installed import with_features
-from ddpbench.naming import Namer, ranks_of
+from ddpbench.naming import Namer, layout_in_words, layout_of, ranks_of, workload_of
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import PANEL, SCALE, VARIANT, Label
 from ddpbench.strategies.traits import traits_of
@@ -93,11 +95,21 @@ def answer_of(
     answers = [wrapped] if wrapped is not None else answers
     growth = growth_finding(usable)
     answers = [growth, *answers][:2] if growth is not None else answers
-    if claimed is None:
-        return tuple(answers) or (_none(cases, panels, withheld),)
-    if not answers and claimed.verdict == "unresolved":
-        answers = [_none(cases, panels, withheld)]  # says why nothing is decided, and what to do
-    return (claimed, *answers[:1])
+    if claimed is not None:
+        if not answers and claimed.verdict == "unresolved":
+            answers = [_none(cases, panels, withheld)]  # says why nothing is decided, and what to do
+        answers = [claimed, *answers[: claimed.kind not in ASKED]]
+    return _with_below_one(answers or [_none(cases, panels, withheld)], usable)
+
+
+def _with_below_one(answers: Sequence[Finding], cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
+    """Return the answers, whose first says so beneath it if no case of several ranks trains as fast as one rank."""
+    first, *others = answers
+    below = all_below_one(cases)
+    said = any(words in one.line for one in answers for words in ("stay on one", "slower than one rank"))
+    if below is None or said:
+        return tuple(answers)
+    return (replace(first, tags=(below.tag, *first.tags)), *others)
 
 
 def _to_use(choices: Sequence[Choice], panels: Sequence[Case]) -> Finding | None:
@@ -197,16 +209,24 @@ def _in_one(choice: Choice) -> str:
     spoken = names.spoken_strategy(choice.chosen.case)
     strategies = {run.case.strategy for run in choice.tied}
     if strategies == {choice.chosen.case.strategy}:
-        kinds = [
-            ", ".join(names.details(run.case, (*VARIANT, *SCALE))) or spoken
-            for run in (choice.chosen, *choice.tied)
-        ]
+        family = (choice.chosen, *choice.tied)
+        kinds = [", ".join(names.details(run.case, (*VARIANT, *SCALE))) or spoken for run in family]
+        one = choice.chosen.case
+        first = ", ".join(
+            layout_in_words(one) if word == layout_of(one) else word
+            for word in names.details(one, (*VARIANT, *SCALE))
+        )
         start = (
             _gain(ranks, spoken, plain(choice.gain), [choice])
             if choice.gain is not None
             else f"{ranks} train fastest with {spoken}"
         )
-        ends = (f"{listed(kinds)} cannot be told apart", f"{len(kinds)} kinds of it cannot be told apart")
+        every = listed([first or spoken, *kinds[1:]])
+        ends = (
+            f"{every} cannot be told apart",
+            f"not told apart: {every}",
+            f"{len(kinds)} kinds of it cannot be told apart",
+        )
         return fitting(f"{start}; {end}" for end in ends)
     if choice.tied and choice.chosen is reference_of(choice.ranked):
         other = "strategy" if choice.chosen.case.strategy not in strategies else "other case"
@@ -347,10 +367,13 @@ def _undecided_at_most(choices: Sequence[Choice], places: _Places) -> Iterator[s
 
 
 def _slower_than_one_rank(choices: Sequence[Choice], places: _Places) -> Iterator[str]:
+    found = []
     for one in choices:
         if one.below_base and (len(choices) > 1 or one.tied or len(one.behind) > 1) and not one.loses:
-            names = listed([called(run, one.ranked) for run in one.below_base])
-            yield f"slower than one rank: {names}{places.where(one)}"
+            where = f" for {', '.join(places.words(one))}" if places.total > 1 else ""
+            found.append(f"{listed([called(run, one.ranked) for run in one.below_base])}{where}")
+    if found:
+        yield f"slower than one rank: {' and '.join(found)}"
 
 
 def _not_decided(choices: Sequence[Choice], places: _Places) -> Iterator[str]:
@@ -449,7 +472,7 @@ def _checkpoint(cases: Sequence[CaseRun]) -> Finding | None:
     return Finding(
         kind="answer",
         text=sentence(text),
-        tags=(run.case.workload, *grouping.qualifiers(run.case), *launch_tags(costs[0].launches)),
+        tags=(workload_of(run.case), *grouping.qualifiers(run.case), *launch_tags(costs[0].launches)),
         evidence="checkpoints",
         verdict="note",
         cases=(run.case_id,),

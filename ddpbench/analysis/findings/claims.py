@@ -153,6 +153,7 @@ def _decided(
         number=claim.number,
         history=_before(claim.history, verdict, held),
         source=claim.source,
+        answers=claim.answers,
         kind=claim.kind,
         margin=claim.margin,
         of=claim.of,

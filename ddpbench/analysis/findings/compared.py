@@ -43,7 +43,7 @@ from ddpbench.analysis.statistics.judgement import (
     undecided,
 )
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, samples_rate
-from ddpbench.naming import Namer, layout_of, ranks_of
+from ddpbench.naming import Namer, layout_of, ranks_of, workload_of
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import PANEL, GroupKey, cap_order, cap_words
 from ddpbench.strategies.traits import traits_of
@@ -409,7 +409,7 @@ def _place(run: CaseRun, apart: _Apart, family: Sequence[CaseRun] = ()) -> tuple
     ranks = ranks_of(case)
     if len({one.case.nodes for one in family if traits_of(one.case).exchanges}) > 1:
         ranks += f" ({layout_of(case)})"
-    return ranks, [case.workload, *apart.of(case)]
+    return ranks, [workload_of(case), *apart.of(case)]
 
 
 def _labels(run: CaseRun, apart: _Apart) -> tuple[str, ...]:

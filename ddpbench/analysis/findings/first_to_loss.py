@@ -13,7 +13,7 @@ from ddpbench.analysis.statistics.best import standings
 from ddpbench.analysis.statistics.judgement import plain
 from ddpbench.analysis.statistics.stats import step_time
 from ddpbench.analysis.time_to_loss import loss_curves_of, to_loss
-from ddpbench.naming import ranks_of
+from ddpbench.naming import ranks_of, workload_of
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import PANEL
 from ddpbench.units import counted, format_number
@@ -87,7 +87,7 @@ def _time(run: CaseRun) -> str:
 def _limits(
     group: Sequence[CaseRun], family: Sequence[CaseRun], judged: Sequence[CaseRun], groups: int
 ) -> list[str]:
-    limits = [group[0].case.workload]
+    limits = [workload_of(group[0].case)]
     limits += list(dict.fromkeys(word for run in group for word in grouping.qualifiers(run.case)))
     missed = [run for run in group if run not in family]
     if missed and family:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from ddpbench.analysis.finding import Finding
-from ddpbench.analysis.findings.wording import launch_tags, name_of
+from ddpbench.analysis.findings.wording import fitting, launch_tags, listed, name_of
 from ddpbench.analysis.inputs import InputCase, InputGroup, input_groups
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import Sentence, sentence
@@ -14,7 +14,8 @@ from ddpbench.analysis.shares import share_of_step
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.judgement import percent_of, signed, takes_longer
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, shows_less
-from ddpbench.naming import Namer, ranks_of
+from ddpbench.naming import Namer, ranks_of, workload_of
+from ddpbench.spec import grouping
 from ddpbench.units import counted
 
 MOST = 3
@@ -24,19 +25,77 @@ def input_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """Return findings that say whether cases wait for input.
 
     Each group that has a case with its data in memory gets one finding, and all other groups together get one.
-    Input-bound groups come first, then those with the most ranks. Cases without separate cores for each rank are judged
-    with the others, but have no finding.
+    Input-bound groups come first, those that wait longest before others, then those with the most ranks. Cases without
+    separate cores for each rank are judged with the others, but have no finding.
     """
-    groups = [
+    groups = _fair(cases)
+    paired = [group for group in groups if group.memory is not None and group.loaded]
+    paired.sort(key=lambda group: (not group.bound, -_strength(group), -_world(group)))
+    found = [_sentence(group) for group in paired]
+    alone = [member for group in groups if group.memory is None for member in group.loaded]
+    return tuple([*found, *_without_twins(alone)][:MOST])
+
+
+def inputs_answer(cases: Sequence[CaseRun]) -> Finding | None:
+    """Return the finding on the group of cases that waits longest for its input; None if no group is input-bound.
+
+    The groups that are not shown to be input-bound are named beneath it.
+    """
+    groups = _paired(cases)
+    bound = [group for group in groups if group.bound]
+    if not bound:
+        return None
+    group = max(bound, key=_strength)
+    first = group.bound[0]
+    run, others = first.run, [one for one in groups if not one.bound]
+    names = Namer(member.run.case for one in groups for member in one.members)
+    waiting = {one.members[0].run.case.workload for one in bound}
+    spared = list(
+        dict.fromkeys(
+            names.workload(one.members[0].run.case)
+            for one in others
+            if one.members[0].run.case.workload not in waiting
+        )
+    )
+    who = f"{names.workload(run.case)} ({names.spoken_strategy(run.case)} at {ranks_of(run.case)})"
+    taken = f"a step of {who} takes {_longer(first.ratio)} from memory"
+    if not others:
+        taken = f"{_longer(first.ratio)} from memory takes a step of {who}"
+    head = f"it depends: {_how(first)} {taken}" if others else f"{taken} {_how(first)}"
+    judged = [member.judged for member in group.loaded if member.judged is not None]
+    return Finding(
+        kind="inputs",
+        text=sentence(fitting([f"{head}{_fixed(group)}", head])),
+        tags=(
+            *grouping.qualifiers(run.case),
+            *([f"not shown to be input-bound: {listed(spared)}"] if spared else []),
+            *_about_bound(group),
+            *launch_tags(min(one.rounds for one in judged), max(one.comparisons for one in judged)),
+        ),
+        evidence="inputs",
+        verdict="slower",
+        cases=tuple(member.run.case_id for member in group.members),
+        ratio=first.ratio,
+    )
+
+
+def _paired(cases: Sequence[CaseRun]) -> list[InputGroup]:
+    """Return the groups with separate cores for each rank that have a case with its data in memory and a loaded one."""
+    return [group for group in _fair(cases) if group.memory is not None and group.loaded]
+
+
+def _fair(cases: Sequence[CaseRun]) -> list[InputGroup]:
+    return [
         InputGroup(members=fair)
         for group in input_groups(cases)
         if (fair := tuple(member for member in group.members if not member.run.oversubscribed))
     ]
-    paired = [group for group in groups if group.memory is not None and group.loaded]
-    paired.sort(key=lambda group: (not group.bound, -_world(group)))
-    found = [_sentence(group) for group in paired]
-    alone = [member for group in groups if group.memory is None for member in group.loaded]
-    return tuple([*found, *_without_twins(alone)][:MOST])
+
+
+def _strength(group: InputGroup) -> float:
+    """Return by how much a group's step is at least longer than from memory, as a ratio; 1 if it is not shown."""
+    ratio = group.bound[0].ratio if group.bound else None
+    return ratio.low or 1.0 if ratio is not None else 1.0
 
 
 def _world(group: InputGroup) -> int:
@@ -80,19 +139,24 @@ def _sentence(group: InputGroup) -> Finding:
 def _bound(group: InputGroup) -> str:
     first = group.bound[0]
     text = f"input-bound {_how(first)}: a step takes {_longer(first.ratio)} from memory"
-    fixing = group.fixed_by
+    return f"{text}{_fixed(group)}"
+
+
+def _fixed(group: InputGroup) -> str:
+    """Say, to end a sentence on an input-bound group, which number of loader workers suffices, if that is known."""
+    first, fixing = group.bound[0], group.fixed_by
     if fixing is not None:
-        return f"{text}; {_workers(fixing)} fix{'es' if fixing.run.case.loader_workers == 1 else ''} it"
+        return f"; {_workers(fixing)} fix{'es' if fixing.run.case.loader_workers == 1 else ''} it"
     if len(group.loaded) == 1:
-        return text
+        return ""
     unsure = [member for member in group.loaded if member not in group.bound]
     if any(member.run.case.loader_workers > first.run.case.loader_workers for member in unsure):
-        return f"{text}; whether more workers fix it is open"
+        return "; whether more workers fix it is open"
     if unsure:
-        return f"{text}; whether also {_how(unsure[0])} cannot be told"
+        return f"; whether also {_how(unsure[0])} cannot be told"
     others = [member for member in group.bound if member is not first]
     one = [member.run.case.loader_workers for member in others] == [1]
-    return f"{text}; {_numbers(others)} loader worker{'' if one else 's'} do{'es' if one else ''} not fix it"
+    return f"; {_numbers(others)} loader worker{'' if one else 's'} do{'es' if one else ''} not fix it"
 
 
 def _about_bound(group: InputGroup) -> Iterable[str]:
@@ -140,7 +204,7 @@ def _waited(member: InputCase) -> str:
 
 
 def _said(run: CaseRun, end: str) -> Sentence:
-    return sentence(f"{name_of(run)} at {ranks_of(run.case)}", [run.case.workload], end)
+    return sentence(f"{name_of(run)} at {ranks_of(run.case)}", [workload_of(run.case)], end)
 
 
 def _workers(member: InputCase) -> str:

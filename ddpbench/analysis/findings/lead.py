@@ -19,7 +19,7 @@ from ddpbench.analysis.statistics.correlation import widened
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.judgement import Judgement, percent_of, plain
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, by_pair, rounds_of_all, share
-from ddpbench.naming import ranks_of
+from ddpbench.naming import ranks_of, workload_of
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import virtual_words
 from ddpbench.strategies.traits import traits_of
@@ -132,7 +132,7 @@ def _lead(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> 
     few = () if enough else ("too few rounds to share it out",)
     return interval.value, Finding(
         kind="lead",
-        text=sentence(f"at {ranks_of(case)}", [case.workload], text),
+        text=sentence(f"at {ranks_of(case)}", [workload_of(case)], text),
         tags=(*links, *parts, *launch_tags(lead.rounds), *few),
         evidence="strategies",
         verdict="slower" if enough else "too few",

@@ -19,7 +19,7 @@ from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.judgement import Judgement, plain
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, Comparison, compare, judge_all, step_time
 from ddpbench.analysis.time_to_loss import against_base, cost_of, loss_curves_of, to_loss
-from ddpbench.naming import ranks_of
+from ddpbench.naming import ranks_of, workload_of
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import GroupKey
 from ddpbench.strategies.traits import traits_of
@@ -106,7 +106,7 @@ def _disagreement(group: Sequence[CaseRun], families: Families) -> Finding | Non
         text=sentence(text),
         tags=(
             *_samples(quick, soon),
-            quick.case.workload,
+            workload_of(quick.case),
             *launch_tags(min(rate.rounds, loss.rounds), corrected),
         ),
         evidence=EVIDENCE,
@@ -160,7 +160,7 @@ def _speedup(group: Sequence[CaseRun]) -> Finding | None:
     return Finding(
         kind="loss",
         text=sentence(text),
-        tags=(times, *_samples(run, baseline), run.case.workload, *launch_tags(loss.rounds), *few),
+        tags=(times, *_samples(run, baseline), workload_of(run.case), *launch_tags(loss.rounds), *few),
         evidence=EVIDENCE,
         verdict="note",
         cases=(run.case_id, baseline.case_id),

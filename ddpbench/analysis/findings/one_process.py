@@ -10,7 +10,7 @@ from ddpbench.analysis.findings.wording import conditions, launch_tags, name_of
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.judgement import OPEN, plain
-from ddpbench.naming import ranks_of
+from ddpbench.naming import ranks_of, workload_of
 from ddpbench.spec import grouping
 from ddpbench.units import counted
 
@@ -29,9 +29,9 @@ def one_process_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     who = f"{name_of(ranks)} at {ranks_of(case)}"
     other = f"one process with {counted(process.case.threads_per_rank, 'thread')}"
     rate = f"trains {plain(judged.ratio.reciprocal())} times the samples/s"
-    text = sentence(f"{who} {rate} of {other}", [case.workload])
+    text = sentence(f"{who} {rate} of {other}", [workload_of(case)])
     if judged.verdict == "unresolved":
-        text = sentence(f"{who} against {other}", [case.workload], f": {OPEN}; it {rate}")
+        text = sentence(f"{who} against {other}", [workload_of(case)], f": {OPEN}; it {rate}")
     return (
         Finding(
             kind="threads",

@@ -10,7 +10,7 @@ from ddpbench.analysis.precisions import PrecisionGroup, precision_groups
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS
-from ddpbench.naming import ranks_of
+from ddpbench.naming import ranks_of, workload_of
 
 
 def precision_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
@@ -27,7 +27,7 @@ def precision_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
 
 def _sentence(group: PrecisionGroup) -> Finding:
     case = group.full.case
-    who = f"{name_of(group.full)} at {ranks_of(case)}", [case.workload]
+    who = f"{name_of(group.full)} at {ranks_of(case)}", [workload_of(case)]
     decided = [(run, judged) for run, judged in group.others if judged.verdict != "too few"]
     if not decided:
         text = sentence(*who, f": not enough launches to compare precisions (under {MIN_ROUNDS} rounds)")

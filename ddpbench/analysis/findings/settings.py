@@ -12,7 +12,7 @@ from ddpbench.analysis.judging import judge_pairs
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.judgement import OPEN, Judgement, plain, undecided
-from ddpbench.naming import Namer, ranks_of
+from ddpbench.naming import Namer, ranks_of, workload_of
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import GroupKey, cap_order, virtual_words
 from ddpbench.spec.links import links_apart, links_of
@@ -97,7 +97,7 @@ def _sentence(name: str, pair: tuple[CaseRun, CaseRun], judged: Judgement) -> Fi
     verdict = "slower" if judged.verdict in ("slower", "faster") else judged.verdict
     return Finding(
         kind="links",
-        text=sentence(who, [worst.case.workload], text),
+        text=sentence(who, [workload_of(worst.case)], text),
         tags=(*labels, *judged.size_tags, *launch_tags(judged.rounds, judged.comparisons)),
         evidence="links",
         verdict=verdict,

@@ -63,7 +63,7 @@ from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.sessions import read_sessions
 from ddpbench.spec.documents import stated_scope
 from ddpbench.spec.grouping import UNDISTURBED
-from ddpbench.spec.shipped import with_known_history
+from ddpbench.spec.shipped import with_known_answers, with_known_history
 
 FEWEST_FINDINGS = 3
 """Number of findings for which there is always room besides verdicts on claims, however many claims there are."""
@@ -100,7 +100,9 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, progress: OnProgr
     fitted = LawsOf(cases, machine, others.first)
     merged = read_merged(run)
     fabrics = fabrics_of(run)
-    stated = with_known_history(plan.claims, plan.experiment, plan.run_id)
+    stated = with_known_answers(
+        with_known_history(plan.claims, plan.experiment, plan.run_id), plan.experiment, plan.question
+    )
     decided = decide(plan, cases, machine, fabrics, stated)
     checks, claims, cases, table = decided.checks, decided.claims, decided.cases, decided.table
     withheld = checks.withheld
@@ -143,7 +145,7 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, progress: OnProgr
         ),
         conclusions=Conclusions(
             findings=sentences,
-            answer=answer_of(cases, sentences, claims_answer(claims, claimed), withheld),
+            answer=answer_of(cases, sentences, claims_answer(claims, claimed, cases, withheld), withheld),
             claims=claims,
             warnings=tuple(warning_sentences(cases, checks)),
             validity=validity,

@@ -21,7 +21,7 @@ from ddpbench.analysis.scaling.speedups import SpeedupCurve
 from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.judgement import plain
 from ddpbench.helper_process import Helper
-from ddpbench.naming import Namer, on_nodes, on_nodes_of
+from ddpbench.naming import Namer, on_nodes, on_nodes_of, workload_of
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import FACETS, PANEL, batch_words, cap_order, is_virtual
 from ddpbench.strategies.traits import traits_of
@@ -176,7 +176,7 @@ _IN_SHARED = ("scaling", "local_batch", "global_batch", "fabric")
 def _shared(case: Case) -> tuple[str, ...]:
     """Describe a case's workload, scaling and batch, and add the labels that must accompany its numbers."""
     scaling = f"{FACETS['scaling'].word(case)} with a {batch_words(case)}"
-    return (case.workload, scaling, *grouping.qualifiers(case))
+    return (workload_of(case), scaling, *grouping.qualifiers(case))
 
 
 WORTH_SHARING = 20

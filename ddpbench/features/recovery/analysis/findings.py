@@ -11,7 +11,7 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.recovery import RecoveryCost
 from ddpbench.analysis.sentences import capital, sentence
 from ddpbench.analysis.statistics.judgement import plain
-from ddpbench.naming import Namer
+from ddpbench.naming import Namer, workload_of
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import RECOVERIES
 from ddpbench.units import counted, format_seconds
@@ -89,7 +89,7 @@ def snapshot_finding(cases: Sequence[CaseRun]) -> Finding | None:
     return Finding(
         kind="recovery",
         text=sentence(fitting([f"{text}{kind}{more}", f"{text}{kind}", text])),
-        tags=(run.case.workload, *_setting_tags(run), *launch_tags(cost.failures)),
+        tags=(workload_of(run.case), *_setting_tags(run), *launch_tags(cost.failures)),
         evidence="recovery",
         verdict="note",
         cases=(run.case_id,),
@@ -141,7 +141,11 @@ def recovery_finding(cases: Sequence[CaseRun]) -> Finding | None:
     return Finding(
         kind="answer",
         text=sentence(fitting(texts)),
-        tags=(run.case.workload, *_setting_tags(run), *launch_tags(min(cost.failures for _, cost in costs))),
+        tags=(
+            workload_of(run.case),
+            *_setting_tags(run),
+            *launch_tags(min(cost.failures for _, cost in costs)),
+        ),
         evidence="recovery",
         verdict="note",
         cases=tuple(one.case_id for one, _ in costs),

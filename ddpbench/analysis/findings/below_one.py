@@ -1,0 +1,67 @@
+"""The remark that every compared case of several ranks trains fewer samples per second than one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ddpbench.analysis.findings.wording import MOST_SHARED
+from ddpbench.analysis.judging import rate_ratio
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.statistics.stats import ALPHA
+from ddpbench.strategies.traits import traits_of
+from ddpbench.units import format_two_digits
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BelowOne:
+    """Cases of several ranks that are all shown to train slower than their base cases.
+
+    `least` and `most` are the base case's samples/s divided by a case's, for the fastest and the slowest of them.
+    """
+
+    cases: int
+    least: float
+    most: float
+
+    @property
+    def clause(self) -> str:
+        """Return the remark for use at the end of an answer about these cases."""
+        return f"all are slower than one rank ({self._times})"
+
+    @property
+    def tag(self) -> str:
+        """Return the remark for use beneath an answer."""
+        every = f"all {self.cases} cases" if self.cases > 1 else "the case"
+        are = "are" if self.cases > 1 else "is"
+        return f"{every} of several ranks {are} slower than one rank, which is {self._times} as fast"
+
+    @property
+    def _times(self) -> str:
+        ends = [format_two_digits(end) for end in (self.least, self.most)]
+        return f"{' to '.join(dict.fromkeys(ends))} times"
+
+
+def all_below_one(cases: Sequence[CaseRun]) -> BelowOne | None:
+    """Return the remark if adding ranks is shown to make training slower than one rank in every compared case.
+
+    Compared are the measured cases of several ranks that exchange gradients or parameters. Their intervals hold
+    together (Bonferroni), and allow for ranks that waited for shared cores. None if a case has no base case, or is not
+    shown to be slower.
+    """
+    by_id = {run.case_id: run for run in cases}
+    several = [
+        run
+        for run in cases
+        if run.status == "ok" and run.timings and run.case.world_size > 1 and traits_of(run.case).exchanges
+    ]
+    found = []
+    for run in several:
+        base, shared = by_id.get(run.baseline_id), run.shared_cores_share
+        rate = rate_ratio(run, base, ALPHA / len(several)) if base is not None else None
+        if rate is None or rate.high is None or shared is None or shared >= MOST_SHARED:
+            return None
+        if rate.high / (1 - shared) >= 1:
+            return None
+        found.append(1 / rate.value)
+    return BelowOne(cases=len(found), least=min(found), most=max(found)) if found else None

@@ -1,0 +1,233 @@
+"""Effects that decided claims show, in phrases for the answer: `DDP is 32 % [28, 36] faster than master`.
+
+An answer begins with the effects; the number of claims that hold stands beneath it. Each pair of cases occurs once, in
+the effect of the first claim that decides it. Claims that answer the experiment's question come first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from ddpbench.analysis.read.launches import CaseRun
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.judgement import RATIO_THRESHOLD, is_faster, plain, signed, takes_longer
+from ddpbench.analysis.summary import DecidedClaim, HeldPair
+from ddpbench.naming import Namer, layout_in_words, layout_of
+from ddpbench.spec import Case
+from ddpbench.spec.grouping import PANEL, SCALE, VARIANT
+from ddpbench.units import format_at_most
+
+Opening = Literal["yes", "no", "it depends", ""]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairSide:
+    """Words for a case of a pair. `spelled` is for its first mention, in which a layout says what it counts."""
+
+    words: str
+    spelled: str
+    layout: bool = False
+    """Whether the words are a layout, such as `1 x 4`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClaimedEffect:
+    """Comparison of the two cases of a pair.
+
+    `common` is the strategy of both cases; empty if their strategies differ. `fast` and `slow` name what else they
+    differ in. `ratio` is the slower case's time divided by the faster one's.
+    """
+
+    pair: frozenset[str]
+    kind: Literal["faster", "growth", "equal", "open"]
+    """`growth` compares steps on more ranks (`slow`) with steps on fewer, even if those on more ranks are shorter.
+    The cases of an `equal` pair are shown to be equal, those of an `open` one are not told apart. Its `fast` is the
+    case that the claim is about.
+    """
+    ratio: Interval
+    fast: PairSide
+    slow: PairSide
+    common: str = ""
+    place: str = ""
+    """Words that distinguish the pair from the claim's other pairs; empty if it is the only one."""
+    steps: bool = False
+    """True if times per step are compared, and false for times per sample."""
+
+    def text(self, before: ClaimedEffect | None = None, *, leading: bool = False) -> str:
+        """Return the effect as a phrase.
+
+        Args:
+            before: the effect in the preceding phrase, whose words are not repeated.
+            leading: whether the phrase begins a sentence that must begin with a number.
+        """
+        if self.kind == "growth":
+            start = "" if leading or (before is not None and before.kind == "growth") else "a step takes "
+            sizes = f"from {self.fast.words} to {self.slow.words} ranks"
+            phrase = f"{start}×{plain(self.ratio)} with {self.common} {sizes}"
+        elif self.kind == "open":
+            phrase = f"{self._both} cannot be told apart"
+        elif self.kind == "equal":
+            phrase = self._equal(before, leading=leading)
+        elif self._follows(before):
+            phrase = f"{self.common} {(takes_longer if self.steps else is_faster)(self.ratio)}"
+        elif self.steps:
+            amount = takes_longer(self.ratio, than=True)
+            phrase = (
+                f"{amount} {self._on(self.fast.spelled)} takes a step of {self._named(self.slow.words)}"
+                if leading
+                else f"a step of {self._named(self.slow.spelled)} takes {amount} {self._on(self.fast.words)}"
+            )
+        else:
+            phrase = self._faster(leading=leading)
+        return f"{phrase} for {self.place}" if self.place else phrase
+
+    def _equal(self, before: ClaimedEffect | None, *, leading: bool) -> str:
+        low, high = self.ratio.low or 0.0, self.ratio.high or math.inf
+        if leading:
+            return f"{format_at_most(max(high - 1, 1 - low))} at most is the difference of {self._both}"
+        whose = f"{self.common}'s steps" if self._follows(before) else f"steps of {self._both}"
+        return f"{whose} differ by {signed(self.ratio)}"
+
+    def _faster(self, *, leading: bool) -> str:
+        if leading:
+            amount = is_faster(self.ratio, than=True)
+            return f"{amount} {self._on(self.slow.spelled)} is {self._named(self.fast.words)}"
+        if not self.common:
+            return f"{self.fast.spelled} is {is_faster(self.ratio, than=True)} {self.slow.words}"
+        joint = "as" if self.ratio.value >= RATIO_THRESHOLD else "than"
+        sides = f"{self._on(self.fast.spelled)} {joint} {self._on(self.slow.words)}"
+        return f"{self.common} is {is_faster(self.ratio)} {sides}"
+
+    def _follows(self, before: ClaimedEffect | None) -> bool:
+        """Return whether the effect compares the same settings as the one before, of another strategy."""
+        sides = {self.fast.words, self.slow.words}
+        return before is not None and bool(self.common) and {before.fast.words, before.slow.words} == sides
+
+    def _on(self, side: str) -> str:
+        """Return the words for a side as they follow a verb; a strategy's name is unchanged."""
+        if not self.common:
+            return side
+        return f"{'on' if self.fast.layout else 'with'} {side}"
+
+    def _named(self, side: str) -> str:
+        return f"{self.common} {self._on(side)}" if self.common else side
+
+    @property
+    def _both(self) -> str:
+        return self._named(f"{self.fast.spelled} and {self.slow.words}")
+
+
+def opening_of(claims: Sequence[DecidedClaim]) -> Opening:
+    """Return what the claims answer to the experiment's question.
+
+    A claim that holds gives the answer that it names. A claim that is refuted for any of its pairs gives the opposite.
+    The result is `yes` or `no` if all claims with an answer agree. It is `it depends` if some of them disagree, or if
+    any claim holds only in part; otherwise it is empty.
+    """
+    found = {_answer(one) for one in claims if one.answers is not None}
+    if found == {True}:
+        return "yes"
+    if found == {False}:
+        return "no"
+    return "it depends" if len(found) > 1 or any(one.verdict == "holds in part" for one in claims) else ""
+
+
+def _answer(claim: DecidedClaim) -> bool | None:
+    """Return whether a claim answers yes; None if it is neither shown nor refuted."""
+    yes = claim.answers == "yes"
+    if claim.verdict == "holds":
+        return yes
+    return not yes if any(held.verdict == "does not hold" for held in claim.pairs) else None
+
+
+def effects_of(
+    claims: Sequence[DecidedClaim], cases: Sequence[CaseRun], opening: Opening = ""
+) -> list[ClaimedEffect]:
+    """Return the effects that the claims show, each pair of cases once.
+
+    Effects of claims that answer the question come first. After `no`, the effects that refute a claim come before those
+    that support it. Empty if no claim is decided.
+    """
+    by_id = {run.case_id: run.case for run in cases}
+    sides = {case_id for claim in claims for held in claim.pairs for case_id in (held.a, held.b)}
+    names = Namer(case for case_id, case in by_id.items() if case_id in sides)
+    shown: dict[frozenset[str], ClaimedEffect] = {}
+    for claim in sorted(claims, key=lambda claim: claim.answers is None):
+        for held in _telling(claim, refuting=opening == "no"):
+            effect = _effect(claim, held, by_id[held.a], by_id[held.b], names)
+            if effect.pair not in shown or shown[effect.pair].kind == "open":
+                shown[effect.pair] = effect  # in the place of the undecided one
+    return list(shown.values()) if any(one.kind != "open" for one in shown.values()) else []
+
+
+def _telling(claim: DecidedClaim, *, refuting: bool) -> list[HeldPair]:
+    """Return the pairs that tell most about a claim: the strongest for it, then the strongest against it.
+
+    If no pair is against it, the first undecided pair is returned in its place. With `refuting`, the order is reversed.
+    """
+
+    def strength(held: HeldPair) -> float:
+        log = math.log(held.ratio.value) if held.ratio is not None else 0.0
+        return log if claim.kind == "faster" else abs(log)
+
+    known = [held for held in claim.pairs if held.ratio is not None]
+    holding, failing, unsure = (
+        sorted((held for held in known if held.verdict == verdict), key=strength)
+        for verdict in ("holds", "does not hold", "cannot tell")
+    )
+    against = failing[-1:] or (unsure[:1] if holding else [])
+    return [*against, *holding[:1]] if refuting else [*holding[:1], *against]
+
+
+def _effect(claim: DecidedClaim, held: HeldPair, a: Case, b: Case, names: Namer) -> ClaimedEffect:
+    assert held.ratio is not None
+    ratio, low, high = held.ratio, held.ratio.low or 0.0, held.ratio.high or math.inf
+    common = names.spoken_strategy(a) if a.strategy == b.strategy else ""
+    first, second = _sides(claim, a, b, names)
+    steps = claim.of == "step time"
+    kind: Literal["faster", "growth", "equal", "open"] = "faster"
+    if held.verdict == "cannot tell":
+        kind = "open"
+    elif (claim.kind == "as fast" and held.verdict == "holds") or low <= 1 <= high:
+        kind = "equal"
+    if steps and common and a.world_size != b.world_size and kind != "open":
+        kind = "growth"
+        first, second = (_side(case, [str(case.world_size)]) for case in (a, b))
+        swapped = a.world_size > b.world_size
+    else:
+        swapped = kind == "faster" and ratio.value > 1
+    if not swapped and kind in ("faster", "growth"):
+        ratio = ratio.reciprocal()
+    place = "" if len(claim.pairs) == 1 or held.place in (common, first.words, second.words) else held.place
+    return ClaimedEffect(
+        pair=frozenset((held.a, held.b)),
+        kind=kind,
+        ratio=ratio,
+        fast=second if swapped else first,
+        slow=first if swapped else second,
+        common=common,
+        place=place,
+        steps=steps,
+    )
+
+
+def _sides(claim: DecidedClaim, a: Case, b: Case, names: Namer) -> tuple[PairSide, PairSide]:
+    """Return names of a pair's cases: what they differ in or, for two strategies, these with their settings."""
+    if a.strategy == b.strategy:
+        apart = Namer([a, b], among=names)
+        first, second = (_side(case, apart.apart(case, (*VARIANT, *SCALE, *PANEL))) for case in (a, b))
+        return first, second
+    several = len(claim.pairs) > 1  # their settings are in the pair's place
+    first, second = (
+        _side(case, [names.spoken_strategy(case) if several else names.variant(case, VARIANT, layouts=False)])
+        for case in (a, b)
+    )
+    return first, second
+
+
+def _side(case: Case, words: Sequence[str]) -> PairSide:
+    spelled = [layout_in_words(case) if word == layout_of(case) else word for word in words]
+    return PairSide(words=", ".join(words), spelled=", ".join(spelled), layout=[*words] == [layout_of(case)])

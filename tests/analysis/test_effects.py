@@ -1,0 +1,209 @@
+"""The phrases of effects that decided claims show, and what claims answer to a question."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpbench.analysis import Finding, summarize
+from ddpbench.analysis.findings.effects import Opening, opening_of
+from ddpbench.analysis.summary import ClaimVerdict, DecidedClaim, HeldPair, PairVerdict
+from ddpbench.records import RunDir
+from ddpbench.spec import Budget, Case
+from ddpbench.spec.claims import PlannedClaim
+from tests.synthetic import MS, RankLaunch, case_of, processes_of, write_launch, write_plan, write_sessions
+
+SINGLE, DDP, MASTER = case_of("single", 1), case_of("ddp", 2), case_of("master", 2)
+MLP = {"workload": "mlp:small"}
+ONE, OTHER, RIVAL = case_of("single", 1, **MLP), case_of("ddp", 2, **MLP), case_of("master", 2, **MLP)
+FOUR, FOUR_MASTER = case_of("ddp", 4), case_of("master", 4)
+
+
+def claim(says: str, *pairs: tuple[Case, Case], **more: Any) -> PlannedClaim:
+    """Return the claim that the first case of each pair is faster, unless `more` says otherwise."""
+    ids = tuple((a.case_id, b.case_id) for a, b in pairs)
+    return PlannedClaim(**{"says": says, "kind": "faster", "pairs": ids, **more})
+
+
+def answers(
+    path: Path,
+    step_ms: Mapping[Case, float],
+    *claims: PlannedClaim,
+    noise: Mapping[Case, float] | float = 0.002,
+    waited_ms: Mapping[Case, float] | None = None,
+) -> tuple[Finding, ...]:
+    """Return the answer of a run with these claims and step times."""
+    run = RunDir(path / "run")
+    write_plan(run, list(step_ms), Budget(rounds_min=6, rounds_max=6), claims=claims)
+    dice = random.Random(1)
+    for number in range(6):
+        drift = 1 + dice.uniform(-0.2, 0.2)
+        for case, step in step_ms.items():
+            width = noise if isinstance(noise, float) else noise.get(case, 0.002)
+            taken = int(step * MS * drift * (1 + dice.gauss(0, width)))
+            count = processes_of(case)
+            one = RankLaunch(blocks=[[taken] * 10], samples_per_step=case.global_batch // count)
+            write_launch(run, case, number, [one] * count)
+    write_sessions(run)
+    return summarize(run).conclusions.answer
+
+
+def first(path: Path, step_ms: Mapping[Case, float], *claims: PlannedClaim, **more: Any) -> str:
+    return answers(path, step_ms, *claims, **more)[0].text
+
+
+def test_a_claim_that_holds_is_answered_with_its_effect_and_the_count_stands_beneath(tmp_path: Path) -> None:
+    steps = {SINGLE: 10, DDP: 12, MASTER: 15}
+    said = answers(tmp_path / "plain", steps, claim("DDP wins", (DDP, MASTER)))[0]
+    assert said.text.startswith("25.")
+    assert said.text.endswith("] faster than master is DDP.")
+    assert said.beneath[0] == "the claim holds"
+    said = answers(tmp_path / "yes", steps, claim("DDP wins", (DDP, MASTER), answers="yes"))[0]
+    assert said.text.startswith("Yes: DDP is 25.")
+    assert said.text.endswith("] faster than master.")
+
+
+def test_a_refuted_pair_answers_no_and_comes_first(tmp_path: Path) -> None:
+    steps = {SINGLE: 10, DDP: 12, MASTER: 36, ONE: 10, OTHER: 15, RIVAL: 12}
+    wins = claim("DDP wins", (DDP, MASTER), (OTHER, RIVAL), answers="yes")
+    again = claim("DDP is much faster", (DDP, MASTER), margin=0.25)
+    said = answers(tmp_path, steps, wins, again)[0]
+    start, _, end = said.text.partition("; ")
+    assert start.startswith("No: master is 25.")
+    assert start.endswith("] faster than DDP for mlp:small")
+    assert end.startswith("DDP is 3.0")
+    assert end.endswith("] times as fast as master for gpt:nano."), "each pair once"
+    assert said.beneath[0] == "1 of 2 claims holds, 1 holds in part"
+
+
+def test_without_an_answer_a_claim_that_holds_in_part_depends(tmp_path: Path) -> None:
+    steps = {SINGLE: 10, DDP: 12, MASTER: 36, ONE: 10, OTHER: 15, RIVAL: 12}
+    text = first(tmp_path, steps, claim("DDP wins", (DDP, MASTER), (OTHER, RIVAL)))
+    assert text.startswith("It depends: DDP is 3.0")
+    assert "; master is 25." in text
+    assert text.endswith("] faster than DDP for mlp:small.")
+
+
+def test_an_undecided_pair_is_said_unless_another_claim_decides_it(tmp_path: Path) -> None:
+    steps = {SINGLE: 10, DDP: 12, MASTER: 24, ONE: 10, OTHER: 12, RIVAL: 12.02}
+    wins = claim("DDP wins", (DDP, MASTER), (OTHER, RIVAL))
+    loud = {OTHER: 0.02, RIVAL: 0.02}
+    text = first(tmp_path / "open", steps, wins, noise=loud)
+    assert text.endswith("; DDP and master cannot be told apart for mlp:small."), text
+    equal = claim("they are equal", (OTHER, RIVAL), kind="as fast", margin=0.2)
+    text = first(tmp_path / "equal", steps, wins, equal, noise=loud)
+    assert "told apart" not in text
+    assert "; steps of DDP and master differ by " in text
+
+
+def test_settings_of_one_strategy_are_told_with_its_name(tmp_path: Path) -> None:
+    small, large = (case_of("ddp", 2, bucket_cap_mb=cap) for cap in (1.0, 25.0))
+    text = first(
+        tmp_path, {SINGLE: 10, small: 15, large: 12}, claim("large wins", (large, small), answers="yes")
+    )
+    assert text.startswith("Yes: DDP is 25.")
+    assert text.endswith("] faster with 25 MiB buckets than with 1 MiB buckets."), text
+
+
+def test_growth_is_a_factor_from_few_ranks_to_many(tmp_path: Path) -> None:
+    steps = {SINGLE: 10, DDP: 12, FOUR: 18, MASTER: 12, FOUR_MASTER: 36}
+    slower = claim("a master's step grows", (MASTER, FOUR_MASTER), of="step time", answers="yes")
+    ring = claim(
+        "a ring's step hardly does", (FOUR, DDP), of="step time", kind="as fast", margin=1.0, answers="yes"
+    )
+    text = first(tmp_path / "yes", steps, ring, slower)
+    assert text.startswith("Yes: a step takes ×1.5")
+    assert "] with DDP from 2 to 4 ranks; ×3.0" in text
+    assert text.endswith("] with master from 2 to 4 ranks.")
+    bare = [replace(one, answers=None) for one in (slower, ring)]
+    assert first(tmp_path / "number", steps, *bare).startswith("×3.0")
+
+
+def test_steps_of_several_strategies_are_compared_by_length(tmp_path: Path) -> None:
+    text = first(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 36}, claim("DDP", (DDP, MASTER), of="step time"))
+    assert text.startswith("3.0")
+    assert text.endswith("] times as long as DDP takes a step of master.")
+
+
+def test_what_is_slower_than_one_rank_everywhere_is_said_in_the_answer(tmp_path: Path) -> None:
+    text = first(tmp_path, {SINGLE: 10, DDP: 40, MASTER: 80}, claim("DDP wins", (DDP, MASTER), answers="yes"))
+    assert text.endswith("; all are slower than one rank (2 to 4 times)."), text
+    said = first(
+        tmp_path / "b", {SINGLE: 10, DDP: 12, MASTER: 80}, claim("DDP wins", (DDP, MASTER), answers="yes")
+    )
+    assert "one rank" not in said, "DDP is faster than one rank"
+
+
+def test_an_option_that_claims_compare_is_answered_with_its_best_value(tmp_path: Path) -> None:
+    def parts(count: int) -> Case:
+        return case_of("pipeline", 2, options_json=f'{{"microbatches":{count}}}')
+
+    one, two, four, eight = (parts(count) for count in (1, 2, 4, 8))
+    small = claim("splitting helps", (two, one), (four, one), (eight, one))
+    steps = {SINGLE: 10, DDP: 12, one: 30, two: 20, four: 16, eight: 18}
+    said = answers(tmp_path / "best", steps, small)[0]
+    assert said.text.startswith("4 microbatches: pipeline trains 25."), said.text
+    assert "] faster than one rank; DDP is 33." in said.text
+    assert said.text.endswith("] faster than that.")
+    assert said.beneath[0] == "the claim holds"
+    said = answers(tmp_path / "tied", {**steps, eight: 16.01}, small)[0]
+    assert said.text.startswith("4 or 8 microbatches, not told apart: pipeline with "), said.text
+    text = first(
+        tmp_path / "slow", {case: 10 if case is SINGLE else 3 * step for case, step in steps.items()}, small
+    )
+    assert "microbatches:" not in text, "one rank is faster"
+
+
+@pytest.mark.parametrize(
+    ("claims", "opening"),
+    [
+        ([("holds", "yes", ()), ("cannot tell", None, ())], "yes"),
+        ([("holds", "no", ())], "no"),
+        ([("holds", "yes", ()), ("does not hold", "no", ("does not hold",))], "yes"),
+        ([("holds in part", "yes", ("holds", "does not hold"))], "no"),
+        ([("holds in part", "yes", ("holds", "cannot tell"))], "it depends"),
+        ([("holds", "yes", ()), ("does not hold", "yes", ("does not hold",))], "it depends"),
+        ([("holds", "yes", ()), ("cannot tell", "yes", ("cannot tell",))], "it depends"),
+        ([("cannot tell", "yes", ("cannot tell",))], ""),
+        ([("holds", None, ()), ("does not hold", None, ("does not hold",))], ""),
+        ([("holds in part", None, ("holds", "does not hold"))], "it depends"),
+    ],
+)
+def test_claims_answer_yes_or_no_only_if_all_of_them_do(
+    claims: Sequence[tuple[ClaimVerdict, Any, Sequence[PairVerdict]]], opening: Opening
+) -> None:
+    decided = [
+        DecidedClaim(
+            says="a",
+            source="",
+            answers=answer,
+            kind="faster",
+            margin=0.0,
+            of="throughput",
+            verdict=verdict,
+            pairs=tuple(
+                HeldPair(a="a", b="b", a_name="a", b_name="b", place="", verdict=pair) for pair in pairs
+            ),
+            comparisons=1,
+        )
+        for verdict, answer, pairs in claims
+    ]
+    assert opening_of(decided) == opening
+
+
+def test_the_first_layout_of_an_answer_says_what_it_counts(tmp_path: Path) -> None:
+    def on(strategy: str, nodes: int) -> Case:
+        return case_of(strategy, 4, fabric="1 Gbit/s", nodes=nodes, ranks_per_node=4 // nodes)
+
+    ddp, master = ([on(strategy, nodes) for nodes in (1, 4)] for strategy in ("ddp", "master"))
+    steps = {SINGLE: 10, ddp[0]: 12, ddp[1]: 12.01, master[0]: 12, master[1]: 36}
+    one_node = claim("one node wins", (master[0], master[1]), (ddp[0], ddp[1]))
+    equal = claim("equal for DDP", (ddp[1], ddp[0]), kind="as fast", margin=0.05)
+    text = first(tmp_path, steps, one_node, equal)
+    assert text.startswith("It depends: master is 3.0")
+    assert "] times as fast on 1 node x 4 ranks as on 4 x 1; ring (DDP)'s steps differ by " in text
