@@ -17,6 +17,11 @@ def headline(text: str) -> str:
     return capital(text) if re.match(r"[^\W\d_]+[:,]*( |$)", text) else text
 
 
+def sentences_of(text: str) -> list[str]:
+    """Return the sentences of a text, in order. A new one begins after a full stop, unless with a small letter."""
+    return re.split(r"(?<=[.!?]) (?![a-z])", text) if text else []
+
+
 @dataclass(frozen=True, slots=True)
 class _Parts:
     start: str

@@ -145,7 +145,7 @@ def marks_of(
     cases. `ground` holds the rows that decide whether the figure has it, by default `rows`.
     """
     hollow = ["Hollow markers: emulated or dilated."] if any(row.emulated for row in rows) else []
-    return [*grey_ground(rows if ground is None else ground), *hollow, *not_shown(missing)]
+    return [*not_shown(missing), *grey_ground(rows if ground is None else ground), *hollow]
 
 
 def claimed_speedups(claims: Sequence[DecidedClaim], rows: Iterable[Row]) -> list[str]:
@@ -165,15 +165,19 @@ def grey_ground(rows: Iterable[Row]) -> list[str]:
     return [text] if any(row.oversubscribed for row in rows) else []
 
 
-def not_shown(missing: Mapping[str, str], *, most: int | None = None) -> list[str]:
+_MOST_NAMED = 4
+"""Maximum number of missing cases that a figure names; the table of failures names all."""
+
+
+def not_shown(missing: Mapping[str, str], *, most: int = _MOST_NAMED) -> list[str]:
     """Return a sentence that names the cases missing from a figure; an empty list if none is missing.
 
     Args:
         missing: name and reason of each missing case, by case id.
-        most: how many cases to name, by default all; the sentence counts the others.
+        most: how many cases to name; the sentence counts the others.
     """
     reasons = list(missing.values())
-    more = f" and {len(reasons) - most} more" if most is not None and len(reasons) > most else ""
+    more = f" and {len(reasons) - most} more" if len(reasons) > most else ""
     return [f"Not shown: {'; '.join(reasons[:most])}{more}."] if reasons else []
 
 

@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 
 from ddpbench.analysis.sentences import but, headline
 from ddpbench.report.draw.canvas import DrawnPicture
+from ddpbench.report.figure_texts import fitted
 from ddpbench.report.method import TERMS
 from ddpbench.report.parts import Picture, Table
 from ddpbench.text_safety import on_page
@@ -40,13 +41,31 @@ class Embedded:
 
     @property
     def heading(self) -> str:
-        """Return the picture's heading and label, without phrases that the page states for all cases."""
-        return _labelled(self.picture, but=self.shared)
+        """Return the picture's heading."""
+        return self._fitted.heading
+
+    @property
+    def conditions(self) -> str:
+        """Return the figure's group and label, without phrases that the page states for all cases."""
+        words = [self.picture.group, *self.picture.label]
+        shown = [word for word in words if word not in self.shared and word not in self.heading]
+        return ", ".join(filter(None, shown))
 
     @property
     def caption(self) -> str:
-        """Return the picture's caption, without phrases that the page states for all cases."""
-        return but(self.picture.caption, self.shared)
+        """Return what stands beneath the picture, without phrases that the page states for all cases."""
+        return self._fitted.caption
+
+    @property
+    def reading(self) -> str:
+        """Return how to read the figure: the rest of its caption."""
+        return self._fitted.reading
+
+    @property
+    def _fitted(self) -> Picture:
+        stated = {*self.shared, *self.picture.label, self.picture.group}
+        caption = but(self.picture.caption, stated)
+        return fitted(replace(self.picture, heading=headline(self.picture.heading), caption=caption))
 
     @property
     def wide(self) -> Markup:
@@ -146,21 +165,10 @@ class TableCounter:
 
 
 def labelled(picture: Picture) -> Picture:
-    """Return the picture with its label added to the heading and to the alternative text.
-
-    Words of the label that are already in the heading are not added to it.
-    """
-    return replace(
-        picture,
-        heading=_labelled(picture),
-        alt=f"{picture.alt} All of it: {', '.join(picture.label)}." if picture.label else picture.alt,
-    )
-
-
-def _labelled(picture: Picture, but: Collection[str] = ()) -> str:
-    """Return a picture's heading, followed by the words of its label that are neither in the heading nor in `but`."""
-    words = [word for word in picture.label if word not in picture.heading and word not in but]
-    return headline(picture.heading) + (f" ({', '.join(words)})" if words else "")
+    """Return the picture with its group and its label added to the alternative text."""
+    group = f" Cases: {picture.group}." if picture.group else ""
+    label = f" All of it: {', '.join(picture.label)}." if picture.label else ""
+    return replace(picture, alt=f"{picture.alt}{group}{label}")
 
 
 def data_address(kind: str, text: str) -> str:

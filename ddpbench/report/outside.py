@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ddpbench.analysis.sentences import Sentence, but
+from ddpbench.analysis.sentences import Sentence, but, headline
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.picture_formats import PictureFormats
 from ddpbench.report.captions import shared_setting
+from ddpbench.report.figure_texts import fitted
 from ddpbench.report.parts import Picture
 from ddpbench.report.rows import Row
 from ddpbench.report.words import launches_each, moment
@@ -22,16 +23,19 @@ def dressed(
 ) -> list[Picture]:
     """Return the pictures with a subtitle, a source line and the `wanted` formats.
 
-    Phrases that the subtitle or the heading states are removed from the captions.
+    Phrases that the subtitle or the heading states are removed from the captions. Headings and captions are fitted.
     """
     every, source = conditions(rows), source_line(summary)
     return [
-        replace(
-            picture,
-            subtitle=_subtitle(picture, every),
-            caption=but(picture.caption, _stated_in(picture, every)),
-            source=source,
-            wanted=wanted,
+        fitted(
+            replace(
+                picture,
+                heading=headline(picture.heading),
+                subtitle=_subtitle(picture, every),
+                caption=but(picture.caption, _stated_in(picture, every)),
+                source=source,
+                wanted=wanted,
+            )
         )
         for picture in pictures
     ]
@@ -73,12 +77,17 @@ def _stated_in(picture: Picture, every: Sequence[str]) -> set[str]:
     `every` holds the conditions that all cases share.
     """
     own = picture.caption.conditions if isinstance(picture.caption, Sentence) else ()
-    return {*every, *picture.label, *(word for word in own if word in picture.heading)}
+    return {
+        *every,
+        *picture.label,
+        picture.group,
+        *(word for word in own if word in picture.heading),
+    }
 
 
 def _subtitle(picture: Picture, every: Sequence[str]) -> str:
     """Return a subtitle with the conditions that the heading lacks, and an explanation of brackets in the heading."""
-    words = [*every[:-1], *picture.label, *every[-1:]]
+    words = [*filter(None, [picture.group]), *every[:-1], *picture.label, *every[-1:]]
     outside = [word for word in dict.fromkeys(words) if word not in picture.heading]
     brackets = ["brackets: 95 % intervals"] if "[" in picture.heading else []
     return ", ".join([*outside, *brackets])

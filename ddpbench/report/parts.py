@@ -165,6 +165,9 @@ def _at(cell: Cell, decimals: int) -> Cell:
 class Picture:
     """A figure before it is drawn, with all its words, its data, and the function that paints it.
 
+    `heading` is one finding. `caption` begins with the most important sentences, because only two lines of it stand
+    beneath the picture (`report/figure_texts.py`).
+
     `paint` gets a sheet of `width_in` x `height_in` inches. `missing` has, by case id, the reason for each case that
     belongs in the figure but is not shown. `alt` is the alternative text, to which the page adds the table's number.
     """
@@ -182,7 +185,13 @@ class Picture:
     """Paints the layout for a phone, with panels above each other, on a sheet of size `narrow_in`, inches."""
     narrow_in: tuple[float, float] = (0.0, 0.0)
     label: tuple[str, ...] = ()
-    """Words on what was emulated, which are added to the heading."""
+    """Words on what was emulated, which stand beneath the heading."""
+    group: str = ""
+    """Words that distinguish the figure's cases from those of the section's other figures. They stand beneath the
+    heading.
+    """
+    reading: str = ""
+    """How to read the figure: the sentences that do not stand beneath it. Empty before `report/figure_texts.py`."""
     subtitle: str = ""
     """Subtitle of the picture's files: the conditions that the heading does not state (`report/outside.py`)."""
     source: str = ""

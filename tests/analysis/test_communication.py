@@ -205,6 +205,6 @@ def test_transfers_under_two_values_of_an_option_are_named_apart(tmp_path: Path)
     section = communication.section(summary.communication.transfers, rows_of(summary))
     assert len(section.pictures) == len(section.notes) == 2
     for width, picture, note in zip((16, 64), section.pictures, section.notes, strict=True):
-        assert picture.heading.startswith(f"width={width} · DDP")
+        assert picture.group.startswith(f"width={width}, DDP")
         assert picture.table.caption == f"Transfers by size, width={width} · DDP"
         assert str(note).startswith(f"width={width} · DDP, all_reduce, 2 ranks: ")

@@ -57,7 +57,8 @@ def test_several_data_settings_are_a_figure_beside_data_in_memory(tmp_path: Path
     section = inputs.section(summary.inputs, rows_of(summary))
     (picture,) = section.pictures
     assert section.absent == ""
-    assert "is input-bound with no loader workers; a step takes 40.0 % [40.0, 40.0] longer" in picture.heading
+    assert "input-bound with no loader workers; steps take 40.0 % longer" in picture.heading
+    assert "a step takes 40.0 % [40.0, 40.0] longer than with data in memory" in picture.alt
     assert cells(picture, "Data") == ["memory", "no loader workers", "2 loader workers"]
     assert cells(picture, "Verdict") == ["the reference", "input-bound", "not input-bound"]
     assert cells(picture, "Waits for data, ms") == ["0.00", "4.0", "0.05"]
@@ -121,7 +122,7 @@ def test_checkpoints_are_told_with_their_share_at_intervals(costs: RunSummary) -
     assert cells(picture, "Ranks that write") == ["1", "2"]
     assert cells(picture, "Share at one in 100 steps") == ["4.8 %", "9.1 %"]  # 50 of 1,050 ms, 100 of 1,100
     assert cells(picture, "Steps for 1 %") == ["495", "990"]
-    assert "1 % of the time at one in 495 or 990 steps" in picture.heading
+    assert "1 % of time at one in 495 or 990 steps" in picture.heading
 
 
 def test_the_section_is_there_only_where_something_was_measured(costs: RunSummary, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_each_speed_up_names_its_base_and_its_rounds(frameworks: RunSummary) -> 
     )
     computed = rows["compute_time_s"]
     assert computed["ddp", "torchrun", 1] == computed["single", "torchrun", 1], "not the forked one's"
-    assert "within rounds (18 to 21 rounds each)" in picture.caption
+    assert "t-intervals (18 to 21 rounds each)" in picture.caption
     table = {(row[0].text, row[1].text): row[4].text for row in picture.table.rows}
     assert table["TF Mirrored", "2"] == "18"
     assert table["DDP", "1"] == "19"

@@ -78,7 +78,7 @@ def test_the_section_says_which_is_best_and_draws_all(three: RunSummary) -> None
     section = layouts.section(three.steps, rows_of(three))
     assert section is not None
     (picture,) = section.pictures
-    assert picture.heading.startswith("DDP, 4 ranks: 1 x 4 is best; a step of 2 x 2 takes ")
+    assert picture.heading.startswith("DDP, 4 ranks: 1 x 4 is best; 4 x 1 takes ")
     assert [row[1].text for row in picture.table.rows] == ["1 x 4", "2 x 2", "4 x 1"]
     assert [row[4].text for row in picture.table.rows] == ["best", "slower", "slower"]
     assert draw(picture).png.startswith(b"\x89PNG")

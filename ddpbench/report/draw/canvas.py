@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import re
 import textwrap
 import warnings
@@ -19,6 +18,7 @@ from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.draw import style
 from ddpbench.report.draw.glyphs import fonts_with, missing_glyphs
 from ddpbench.report.draw.png import digest_of, png_of, stamped
+from ddpbench.report.draw.scales import logarithmic
 from ddpbench.report.draw.sheet import Sheet
 from ddpbench.report.draw.slim import prefix_of, slim
 from ddpbench.report.draw.texts import with_lengths
@@ -138,23 +138,13 @@ def spread(wanted: list[float], *, gap: float, low: float, high: float) -> list[
 
 
 def decades(axes: Axes, values: Sequence[float]) -> None:
-    """Set the limits of a logarithmic y axis around `values`, and label its ticks with plain numbers.
+    """Make a y axis logarithmic around `values`, and label its ticks with plain numbers (`scales.logarithmic`)."""
+    logarithmic(axes.yaxis, min(values) / 1.25, max(values) * 1.25)
 
-    Ticks are at 1, 2 and 5 times powers of ten, closer together for a small range.
-    """
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-    low, high = min(values) / 1.25, max(values) * 1.25
-    leading: tuple[float, ...]
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    leading = (1, 2, 5) if high / low < 2000 else (1,)
-    if high / low < 6:
-        leading = (1, 1.5, 2, 3, 4, 5, 6, 8)
-    places = [digit * 10.0**power for power in powers for digit in leading]
-    axes.set_ylim(low, high)
-    axes.yaxis.set_major_locator(FixedLocator([place for place in places if low <= place <= high]))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axes.yaxis.set_minor_locator(NullLocator())
+def note_characters(width_in: float) -> int:
+    """Return how many characters of a subtitle, caption or source fit on a line of a picture `width_in` inches wide."""
+    return int((width_in - 2 * _MARGIN_IN) * _NOTE_CHARACTERS_PER_IN)
 
 
 def wrapped(text: str, width: int) -> list[str]:
@@ -273,9 +263,10 @@ def _draw(picture: Picture, families: Sequence[str]) -> tuple[DrawnPicture, set[
 
     text_in = picture.width_in - 2 * _MARGIN_IN
     title = wrapped(picture.heading, int(text_in * _TITLE_CHARACTERS_PER_IN))
-    subtitle = wrapped(picture.subtitle, int(text_in * _NOTE_CHARACTERS_PER_IN))
-    caption = wrapped(picture.caption, int(text_in * _NOTE_CHARACTERS_PER_IN))
-    source = wrapped(picture.source, int(text_in * _NOTE_CHARACTERS_PER_IN))
+    subtitle, caption, source = (
+        wrapped(text, note_characters(picture.width_in))
+        for text in (picture.subtitle, picture.caption, picture.source)
+    )
     above = len(title) * _TITLE_LINE_IN + len(subtitle) * _NOTE_LINE_IN + 2 * _MARGIN_IN
     notes = [*caption, *([""] if caption and source else []), *source]
     below = len(notes) * _NOTE_LINE_IN + 2 * _MARGIN_IN

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ddpbench.analysis.sentences import capital
 from ddpbench.analysis.statistics.estimands import MEDIAN
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.judgement import BEST, Standing
@@ -14,14 +15,15 @@ from ddpbench.report.captions import captioned, label_but_links, setting_but_lin
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
 from ddpbench.report.draw.lines import legend_lines
+from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import MOST_SERIES, Series, variant_words
-from ddpbench.report.words import launches_each, number, series_of
+from ddpbench.report.words import launches_each, series_of
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import cap_order
 from ddpbench.spec.links import but_rate, links_of, short_links
-from ddpbench.units import format_bit_rate, in_prefix
+from ddpbench.units import format_bit_rate, format_two_digits, in_prefix
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -111,17 +113,17 @@ def picture(lines: Sequence[Series], index: int, standings: Mapping[str, Standin
     `standings`, by case id, are from comparisons of cases with the same links.
     """
     shown = [row for line in lines for row in line.rows]
-    heading = _heading(lines, standings)
+    heading = _title(lines, standings)
     efficient = any(row.efficiency is not None for row in shown)
     each = launches_each(row.launches for row in shown)
     caption = captioned(
         setting_but_links(shown),
         [
-            f"Left: step time, {MEDIAN}; both axes are logarithmic.",
-            *(["Right: efficiency over single at one rank, which uses no link."] if efficient else []),
-            f"Hollow markers: emulated links; whiskers: 95 % intervals over launches ({each}), hidden by the marker",
-            "where they are shorter. Lines only guide the eye.",
+            f"Left: step time, {MEDIAN}; whiskers: 95 % intervals over launches ({each}).",
             *(["Square: the shortest step at its bandwidth."] if len(lines) > 1 else []),
+            "Hollow markers: emulated links.",
+            *(["Right: efficiency over single at one rank, which uses no link."] if efficient else []),
+            "Both axes on the left are logarithmic. A marker hides shorter whiskers. Lines only guide the eye.",
         ],
         name=name_of(lines),
     )
@@ -150,10 +152,10 @@ def picture(lines: Sequence[Series], index: int, standings: Mapping[str, Standin
     )
 
 
-def _heading(lines: Sequence[Series], standings: Mapping[str, Standing]) -> str:
-    """Return a heading that says whether the best series differs between the fastest and the slowest link.
+def _title(lines: Sequence[Series], standings: Mapping[str, Standing]) -> str:
+    """Return the finding: whether the best series differs between the fastest and the slowest link.
 
-    For a single series, the heading states how much longer a step takes on the slowest link.
+    For a single series, it is how much longer a step takes on the slowest link.
     """
     slow, *_, fast = _rates([row for line in lines for row in line.rows])
     ends = f"at {format_bit_rate(slow)} as at {format_bit_rate(fast)}"
@@ -165,14 +167,19 @@ def _heading(lines: Sequence[Series], standings: Mapping[str, Standing]) -> str:
             kind = "bucket cap" if what else "case"
             return f"Which {kind} is best is not decided both at {format_bit_rate(fast)} and at {format_bit_rate(slow)}"
         if names[0] != names[1]:
-            return (
+            return first_short(
                 f"The best moves from {names[0]} at {format_bit_rate(fast)} to {names[1]} at "
-                f"{format_bit_rate(slow)}"
+                f"{format_bit_rate(slow)}",
+                f"Another case is best at {format_bit_rate(fast)} than at {format_bit_rate(slow)}",
             )
         verb = "are" if what else "is"
-        return f"{names[0]} {verb} best at {format_bit_rate(fast)} and at {format_bit_rate(slow)}"
+        return first_short(
+            f"{names[0]} {verb} best at {format_bit_rate(fast)} and at {format_bit_rate(slow)}",
+            f"The same case is best at {format_bit_rate(fast)} and at {format_bit_rate(slow)}",
+        )
     times = {_rate(row): row.step_time_s.value for row in lines[0].rows if row.step_time_s is not None}
-    return f"{lines[0].name}: a step takes {number(times[slow] / times[fast])} times as long {ends}"
+    longer = f"a step takes {format_two_digits(times[slow] / times[fast])} times as long {ends}"
+    return first_short(f"{lines[0].name}: {longer}", capital(longer))
 
 
 def _shown_best(lines: Sequence[Series], rate: float, standings: Mapping[str, Standing]) -> Series | None:

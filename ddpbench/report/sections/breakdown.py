@@ -14,6 +14,7 @@ from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.report.captions import alike_setting, captioned, grey_ground, label_of, not_shown
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import axis_end, block, over_bar
+from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import panels_of
@@ -174,29 +175,30 @@ def _scales(bars: Sequence[Bar]) -> list[Sequence[Bar]]:
 
 
 def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str], index: int = 0) -> Picture:
-    finding = f"of the shorter steps, {_heading(bars)}" if index else headline(_heading(bars))
-    heading = f"{panel} · {finding}" if panel else headline(finding)
+    heading = headline(_title(bars, "of the shorter steps, " if index else ""))
     overheads = [bar.overhead for bar in bars if bar.overhead is not None]
-    marks = []
+    marks = [*not_shown(missing), *grey_ground(bar.row for bar in bars)]
+    overhead = []
     if overheads:
         least, most = signed_percent(min(overheads)), signed_percent(max(overheads))
         span = least if least == most else f"{least} to {most}"
-        marks.append(f"Length of instrumented steps against timed ones: {span}.")
+        overhead.append(f"Length of instrumented steps against timed ones: {span}.")
     if any(bar.apart for bar in bars):
         marks.append(f"{_STAR}: the parts do not describe the timed steps, which take another time.")
-    marks += [*grey_ground(bar.row for bar in bars), *not_shown(missing, most=4)]
     linked = [bar.row for bar in bars if not bar.row.needs_no_link]
     setting = alike_setting(linked or [bar.row for bar in bars])
     caption = captioned(
         setting,
         [
+            f"Parts: {MEDIAN} ({launches_each(bar.step.launches for bar in bars)}), in instrumented steps.",
+            *marks,
             *([] if setting else ["Settings differ; see the names."]),
             *([f"All that have buckets: {shared}."] if (shared := _shared_cap(bars)) else []),
-            f"Each part is its {MEDIAN} ({launches_each(bar.step.launches for bar in bars)}), of means over ranks and",
-            "instrumented steps; so is the step at a bar's end, to which the medians of its parts add up only nearly.",
+            "Each part is of means over ranks and instrumented steps; so is the step at a bar's end, to which the",
+            "medians of its parts add up only nearly.",
             *(_meanings(bars) if not index else ["To be read as the figure before, on another scale."]),
             f"Timed: the same case's timed steps, {MEDIAN}; in brackets {MEDIAN_INTERVALS}.",
-            *marks,
+            *overhead,
         ],
     )
     names = [style.PHASES[name].name for name in style.PHASES if any(bar.parts[name] for bar in bars)]
@@ -206,7 +208,7 @@ def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str], index:
         caption=caption,
         alt=(
             f"Horizontal stacked bars of step time, ms, by part ({series_of(names)}) for "
-            f"{len(bars)} cases. {heading}."
+            f"{len(bars)} cases. {heading}. {_exposed(bars)}"
             f"{f' Not shown: {len(missing)} cases without instrumented steps.' if missing else ''}"
         ),
         table=_table(bars),
@@ -219,6 +221,7 @@ def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str], index:
             0.65 + style.LEGEND_LINE_IN * -(-len(_fills(bars)) // 2) + _NARROW_PITCH_IN * len(bars),
         ),
         label=label_of(bar.row for bar in bars),
+        group=panel,
         missing=missing,
     )
 
@@ -255,28 +258,43 @@ def _texts(bars: Sequence[Bar]) -> list[_Texts]:
     return texts
 
 
-def _heading(bars: Sequence[Bar]) -> str:
+def _title(bars: Sequence[Bar], start: str) -> str:
+    """Return the finding, preceded by `start`: the case with the most exposed communication, above one rank."""
     fair = [bar for bar in bars if not bar.row.oversubscribed and bar.row.case.world_size > 1]
     if not fair:
         if any(bar.row.oversubscribed for bar in bars):
-            return "every case above one rank ran oversubscribed: none is ranked"
+            return f"{start}every case above one rank ran oversubscribed: none is ranked"
         longest = max(bars, key=lambda bar: bar.step.step_time_s)
-        return f"{longest.name}: a step of {milliseconds(longest.step.step_time_s)} ms, nothing exchanged"
+        length = milliseconds(longest.step.step_time_s)
+        return first_short(
+            f"{start}{longest.name}: a step of {length} ms, nothing exchanged",
+            f"{start}a step of up to {length} ms, nothing exchanged",
+        )
     most = max(fair, key=lambda bar: bar.exposed_s)
     if most.exposed_s <= 0:
-        return f"no communication is exposed in any of {len(fair)} cases above one rank"
-    words = _texts(bars)[bars.index(most)]
-    waited = most.step.parts.exposed_wait.value > 0
-    waiting = f" and {words.parts.exposed_wait} ms waiting for ranks" if waited else ""
+        return f"{start}no communication is exposed in any of {len(fair)} cases above one rank"
+    exposed, length = _texts(bars)[bars.index(most)].parts.exposed_comm, milliseconds(most.step.step_time_s)
     low = most.step.parts.exposed_comm.low
     rivals = [bar.step.parts.exposed_comm for bar in fair if bar is not most and bar.exposed_s > 0]
     decided = not rivals or (
         low is not None and all(one.high is not None and one.high < low for one in rivals)
     )
-    return (
-        f"{'most' if decided else 'among the most'} exposed: {most.name}, {words.parts.exposed_comm} ms of "
-        f"communication{waiting} in a step of {milliseconds(most.step.step_time_s)} ms"
+    which = f"{start}{'most' if decided else 'among the most'} exposed: {most.name}"
+    return first_short(
+        f"{which}, {exposed} ms of communication in a step of {length} ms",
+        f"{which}, {exposed} of {length} ms",
+        f"{start}up to {exposed} ms of communication is exposed, in a step of {length} ms",
     )
+
+
+def _exposed(bars: Sequence[Bar]) -> str:
+    """Return a sentence with the largest exposed communication and waiting, and intervals; empty if there is none."""
+    most = max(bars, key=lambda bar: bar.exposed_s)
+    if most.exposed_s <= 0:
+        return ""
+    comm, wait = (part.scaled(1e3) for part in (most.step.parts.exposed_comm, most.step.parts.exposed_wait))
+    waiting = f" and {wait} ms waiting for ranks" if wait.value > 0 else ""
+    return f"Longest: {most.name}, {comm} ms of communication exposed{waiting}."
 
 
 def _table(bars: Sequence[Bar]) -> Table:

@@ -13,6 +13,7 @@ from ddpbench.analysis.summary import StepResults
 from ddpbench.report.captions import captioned, fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.drawn import split
+from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.sections import heatmap
@@ -100,7 +101,7 @@ def _picture(
     used = [row for row in rows if row.case.world_size in kept]
     shown = [row for row in used if _has(row)]
     missing = {row.case_id: f"{row.name} ({row.status})" for row in rows if not _has(row)}
-    heading = _heading(panel_name, shown, standings)
+    heading = _title(shown, standings)
     gaps = "".join(f" {one}" for one in not_shown(missing))
     high = 3.8 + (_BELOW_IN if _judged(shown, standings) else 0.0)
     paint = partial(_paint, rows=used, sizes=kept, caps=caps, raw=raw, standings=standings)
@@ -110,7 +111,7 @@ def _picture(
         caption=_caption(shown, _marks(shown, missing, omitted, standings)),
         alt=(
             f"Dot plot of step time, ms, against bucket cap for {rows[0].strategy_name} at "
-            f"{series_of([str(size) for size in kept])} ranks. {heading}.{gaps}"
+            f"{series_of([str(size) for size in kept])} ranks. {heading}. {_shortest(shown)}{gaps}"
         ),
         table=_table(panel_name, used, caps, raw, standings),
         width_in=style.FULL_WIDTH_IN if len(kept) > 1 else style.SMALL_WIDTH_IN,
@@ -119,6 +120,7 @@ def _picture(
         narrow=partial(paint, stacked=True),
         narrow_in=(style.NARROW_WIDTH_IN, (high - 0.5) * len(kept)),
         label=label_of(shown),
+        group=panel_name,
         missing=missing,
     )
 
@@ -173,50 +175,79 @@ def _caption(shown: Sequence[Row], marks: Sequence[str]) -> str:
         [
             f"Large markers: step time, {MEDIAN};",
             f"whiskers: {MEDIAN_INTERVALS} ({launches_each(row.launches for row in shown)});",
-            "small dots: single launches. Caps are categories, not a scale; 'default' is 25 MiB after a",
-            "first bucket of 1 MiB.",
+            "small dots: single launches.",
             *marks,
+            "Caps are categories, not a scale; 'default' is 25 MiB after a first bucket of 1 MiB.",
         ],
         name=shown[0].strategy_name,
     )
 
 
-def _heading(panel_name: str, shown: Sequence[Row], standings: Mapping[str, Standing]) -> str:
-    """Return a heading that states the result on bucket caps, at the most ranks that were not oversubscribed."""
-    prefix = f"{panel_name} · " if panel_name else ""
+def _timed(shown: Sequence[Row]) -> list[tuple[Row, Interval]]:
+    """Return the cases at the most ranks that were not oversubscribed, with their step times, s."""
     fair = [row for row in shown if not row.oversubscribed]
-    if not fair:
-        return f"{prefix}Every case with buckets ran oversubscribed: none is ranked"
-    most = max(row.case.world_size for row in fair)
-    timed = [
+    most = max((row.case.world_size for row in fair), default=0)
+    return [
         (row, row.step_time_s) for row in fair if row.case.world_size == most and row.step_time_s is not None
     ]
+
+
+def _shortest(shown: Sequence[Row]) -> str:
+    """Return a sentence with the shortest step and its interval; empty if every case was oversubscribed."""
+    timed = _timed(shown)
+    if not timed:
+        return ""
     lowest, estimate = min(timed, key=lambda pair: pair[1].value)
+    return f"Shortest step: {lowest.bucket_name} buckets, {_ms(estimate)}."
+
+
+def _title(shown: Sequence[Row], standings: Mapping[str, Standing]) -> str:
+    """Return the finding on bucket caps, at the most ranks that were not oversubscribed."""
+    timed = _timed(shown)
+    if not timed:
+        return "Every case with buckets ran oversubscribed: none is ranked"
+    lowest, estimate = min(timed, key=lambda pair: pair[1].value)
+    where = ranks(lowest.case.world_size)
     if len(timed) == 1:
-        return f"{prefix}At {ranks(most)} only {lowest.bucket_name} buckets were measured: {_ms(estimate)}"
-    fastest = f"{lowest.bucket_name} buckets have the shortest step, {_ms(estimate)}"
-    return f"{prefix}{lowest.strategy_name} at {ranks(most)}: {_compared(timed, standings, fastest)}"
+        return f"At {where} only {lowest.bucket_name} buckets were measured: {_number(estimate)} ms"
+    fastest = f"{lowest.bucket_name} buckets have the shortest step, {_number(estimate)} ms"
+    start = f"{lowest.strategy_name} at {where}"
+    return first_short(*(f"{start}: {end}" for end in _compared(timed, standings, fastest)))
 
 
-def _compared(timed: Sequence[tuple[Row, Interval]], standings: Mapping[str, Standing], fastest: str) -> str:
-    """Compare the caps at one number of ranks in words. `fastest` is the phrase that names the shortest step."""
+def _number(estimate: Interval) -> str:
+    return estimate.scaled(1e3).number
+
+
+def _compared(
+    timed: Sequence[tuple[Row, Interval]], standings: Mapping[str, Standing], fastest: str
+) -> list[str]:
+    """Compare the caps at one number of ranks in words, the longest form first.
+
+    `fastest` is the phrase that names the shortest step.
+    """
     judged = [(row, standings[row.case_id]) for row, _ in timed if row.case_id in standings]
     if not judged:
-        return fastest
+        return [fastest]
     if all(one.verdict == TOO_FEW for _, one in judged):
-        return f"{fastest}; too few rounds to compare"
+        return [f"{fastest}; too few rounds to compare", "too few rounds to compare bucket caps"]
     equals = [(row, one) for row, one in judged if one.verdict == AS_GOOD]
     names = series_of([row.bucket_name for row, _ in equals])
     bound = at_most(one for _, one in equals) if equals else ""
     best = next(((row, step) for row, step in timed if _verdict(row, standings) == BEST), None)
     if best is not None:
         end = f"; {names} as good, {bound}" if equals else "; every other cap is slower"
-        return f"{best[0].bucket_name} buckets are best, {_ms(best[1])} a step{end}"
+        are = f"{best[0].bucket_name} buckets are best"
+        return [f"{are}, {_number(best[1])} ms a step{end}", f"{are}{end}", are]
     unsure = series_of([row.bucket_name for row, one in judged if one.verdict == CANNOT_TELL])
     end = f"; this sweep cannot decide {unsure}" if unsure else ""
     if equals:
-        return f"{names} buckets are as good as best, {bound}{end}"
-    return f"this sweep cannot tell which bucket cap is best; {fastest}"
+        are = f"{names} buckets are as good as best"
+        return [f"{are}, {bound}{end}", f"{are}{end}", are, f"{len(equals)} bucket caps are as good as best"]
+    return [
+        f"this sweep cannot tell which bucket cap is best; {fastest}",
+        "no bucket cap is shown to be best",
+    ]
 
 
 def _verdict(row: Row, standings: Mapping[str, Standing]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
+from ddpbench.analysis.sentences import capital
 from ddpbench.analysis.statistics.estimands import MEDIAN
 from ddpbench.analysis.statistics.judgement import AS_GOOD, BEST, CANNOT_TELL, TOO_FEW, Standing, at_most
 from ddpbench.report.captions import (
@@ -20,6 +21,7 @@ from ddpbench.report.captions import (
     setting_of,
 )
 from ddpbench.report.draw import style
+from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.standing import METHOD
@@ -61,7 +63,7 @@ def picture(
         return None
     caps = sorted({row.case.bucket_cap_mb for row in rows}, key=cap_order)
     cells = {(_key(row, across), row.case.bucket_cap_mb): row for row in rows}
-    heading = _heading(panel_name, shown, standings, across)
+    heading = _title(shown, standings, across)
     missing = {row.case_id: f"{row.name} ({row.status})" for row in rows if row not in shown}
     marks = [
         _frame_words(shown, standings),
@@ -92,6 +94,7 @@ def picture(
         narrow=partial(_paint_narrow, sizes=sizes, caps=caps, cells=cells, standings=standings),
         narrow_in=(style.NARROW_WIDTH_IN, len(_blocks(caps)) * _block_in(sizes)),
         label=label_of(shown) if across == "ranks" else label_but_links(shown[0]),
+        group=panel_name,
         missing=missing,
     )
 
@@ -174,14 +177,8 @@ def _key_label(key: int | str) -> str:
     return str(key) if isinstance(key, int) else short_links(key)
 
 
-def _heading(
-    panel_name: str,
-    shown: Sequence[Row],
-    standings: Mapping[str, Standing],
-    across: Across,
-) -> str:
-    """Return a heading with the caps that are best, or as good as the best, in all rows without oversubscription."""
-    prefix = f"{panel_name} · " if panel_name else ""
+def _title(shown: Sequence[Row], standings: Mapping[str, Standing], across: Across) -> str:
+    """Return the finding: the caps that are best, or as good as the best, in all rows without oversubscription."""
     name = shown[0].strategy_name
     known = {case_id for case_id, one in standings.items() if one.verdict != TOO_FEW}
     fair = [row for row in shown if not row.oversubscribed and row.case_id in known]
@@ -189,9 +186,10 @@ def _heading(
     where = series_of([_key_label(size) for size in sizes])
     own = [_key(row, across) for row in shown if not row.oversubscribed]
     if len(own) == len(set(own)):
-        return f"{prefix}Where several bucket caps were run, ranks shared cores: none is ranked"
+        return "Where several bucket caps were run, ranks shared cores: none is ranked"
     if not sizes:
-        return f"{prefix}{name}: too few rounds to call any bucket cap safe"
+        few = "too few rounds to call any bucket cap safe"
+        return first_short(f"{name}: {few}", capital(few))
     safe = [
         cap
         for cap in sorted({row.case.bucket_cap_mb for row in fair}, key=cap_order)
@@ -202,7 +200,8 @@ def _heading(
     ]
     at = f"at {where} {'rank' if where == '1' else 'ranks'}" if across == "ranks" else f"over {where}"
     if not safe:
-        return f"{prefix}{name}: no bucket cap is shown to be best or as good as best everywhere {at}"
+        none = "no bucket cap is shown to be best or as good everywhere"
+        return first_short(f"{name}: {none} {at}", f"{name}: {none}", capital(none))
     left = [
         standings[row.case_id]
         for row in fair
@@ -210,7 +209,13 @@ def _heading(
     ]
     end = f" ({at_most(left)})" if left else ""
     caps = series_of([cap_words(cap) for cap in safe], "or")
-    return f"{prefix}{name} with {caps} buckets is best or as good as best {at}{end}"
+    good = "is best or as good as best"
+    return first_short(
+        f"{name} with {caps} buckets {good} {at}{end}",
+        f"{name} with {caps} buckets is best or as good {at}",
+        f"{name} with {caps} buckets {good} everywhere",
+        f"{len(safe)} bucket caps are best or as good as best everywhere",
+    )
 
 
 _Cells = Mapping[tuple[int | str, BucketCap], Row]

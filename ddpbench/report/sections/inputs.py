@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.analysis.results import InputResult
+from ddpbench.analysis.sentences import capital
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.judgement import CELLS, signed, takes_longer
@@ -15,6 +16,7 @@ from ddpbench.report.captions import alike_setting, captioned, grey_ground, labe
 from ddpbench.report.draw import style
 from ddpbench.report.draw.lines import in_lines
 from ddpbench.report.draw.rows import axis_end, block, over_bar, whiskers
+from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.words import launches_each, milliseconds, percent, series_of
@@ -102,46 +104,71 @@ def _source(bar: InputBar) -> str:
     return "memory" if bar.row.case.data == "memory" else loading(bar.row.case)
 
 
-def _heading(groups: Sequence[Sequence[InputBar]]) -> str:
-    """Return a heading that states the verdict on the first group."""
-    first = groups[0]
+def _title(groups: Sequence[Sequence[InputBar]]) -> str:
+    """Return the finding: the verdict on the first group, with its name if there is room."""
+    verdicts = _verdicts(groups[0])
+    return first_short(
+        *(
+            f"{start}: {verdict}"
+            for start in (_name(groups[0]), groups[0][0].row.name)
+            for verdict in verdicts
+        ),
+        *(capital(verdict) for verdict in verdicts),
+    )
+
+
+def _details(groups: Sequence[Sequence[InputBar]]) -> str:
+    """Return sentences with the increase of the step that each decided verdict names, and its interval."""
+    bound = [bar for bar in groups[0] if bar.verdict == "input-bound" and bar.ratio is not None]
+    return "".join(
+        f" With {_source(bar)} a step takes {takes_longer(bar.ratio, than=True)} with data in memory."
+        for bar in bound
+        if bar.ratio is not None
+    )
+
+
+def _verdicts(first: Sequence[InputBar]) -> list[str]:
+    """Return the verdict on a group in words, the longest form first."""
     bound = [bar for bar in first if bar.verdict in ("input-bound", "looks input-bound")]
     bound.sort(key=lambda bar: bar.ratio.value if bar.ratio is not None else bar.waited_share or 0.0)
-    name = _name(first)
     if bound:
         worst = bound[-1]
         if worst.ratio is not None:
-            size = f"a step takes {takes_longer(worst.ratio, than=True)} with data in memory"
+            size = f"steps take {takes_longer(worst.ratio, bare=True)}"
         else:
-            size = f"{percent(worst.waited_share or 0.0)} of a step is spent waiting for data"
-        verb = "is" if worst.ratio is not None else "looks"
-        return f"{name}: {verb} input-bound with {_source(worst)}; {size}"
+            size = f"{percent(worst.waited_share or 0.0)} of a step waits"
+        verb = "" if worst.ratio is not None else "looks "
+        return [f"{verb}input-bound with {_source(worst)}; {size}", f"{verb}input-bound; {size}"]
     decided = [bar for bar in first if bar.verdict == "not input-bound"]
     if decided and len(decided) == sum(bar.ratio is not None for bar in first):
-        return f"{name}: not input-bound with {series_of([_source(bar) for bar in decided], 'or')}"
+        return [
+            f"not input-bound with {series_of([_source(bar) for bar in decided], 'or')}",
+            "not input-bound",
+        ]
     if any(bar.verdict == "too few" for bar in first):
-        return f"{name}: too few rounds to tell whether training waits for its input"
+        return ["too few rounds to tell whether training waits for its input"]
     if any(bar.verdict == "unresolved" for bar in first):
-        return f"{name}: this sweep cannot tell whether training waits for its input"
-    return f"{name}: does not look input-bound"
+        return ["this sweep cannot tell whether training waits for its input"]
+    return ["does not look input-bound"]
 
 
 def _picture(groups: Sequence[Sequence[InputBar]]) -> Picture:
     bars = [bar for group in groups for bar in group]
-    heading = _heading(groups)
+    heading = _title(groups)
     marks = []
     if any(bar.verdict == "memory" for bar in bars):
         marks.append(
             "Dotted line: the step with data in memory; percentages: against it, paired by round and corrected "
             "for the number of all such comparisons of the sweep."
         )
-    marks += grey_ground(bar.row for bar in bars)
+    marks = [*grey_ground(bar.row for bar in bars), *marks]
     caption = captioned(
         alike_setting((group[0].row for group in groups), but=("data",)),
         [
             f"Bars: timed step, {MEDIAN} ({launches_each(bar.row.launches for bar in bars)}); whiskers:",
-            f"{MEDIAN_INTERVALS}. The first part is what a step waits for a batch, from instrumented steps.",
+            f"{MEDIAN_INTERVALS}.",
             *marks,
+            "The first part is what a step waits for a batch, from instrumented steps.",
         ],
     )
     return Picture(
@@ -150,7 +177,7 @@ def _picture(groups: Sequence[Sequence[InputBar]]) -> Picture:
         caption=caption,
         alt=(
             "Horizontal bars of step time, ms, by source of data and number of loader workers, with the part spent "
-            f"waiting for data, for {series_of([_name(group) for group in groups])}. {heading}."
+            f"waiting for data, for {series_of([_name(group) for group in groups])}. {heading}.{_details(groups)}"
         ),
         table=_table(groups),
         width_in=style.FULL_WIDTH_IN,

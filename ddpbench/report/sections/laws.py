@@ -17,6 +17,7 @@ from ddpbench.report.captions import captioned, label_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
 from ddpbench.report.drawn import split
+from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.words import launches_each, not_drawn, percent, ranks, series_of
@@ -123,7 +124,7 @@ def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str], panel: 
     `panel` distinguishes this figure from others, and is empty if it is the only one.
     """
     curves = list(group[:MOST_CURVES])
-    heading = f"{panel} · {_heading(curves)}" if panel else _heading(curves)
+    heading = _title(curves)
     names = series_of([curve.name for curve in curves])
     left_out = [curve.name for curve in group[MOST_CURVES:]]
     fewest = launches_each(point.rounds for curve in curves for point in curve.laws.points)
@@ -131,14 +132,15 @@ def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str], panel: 
     caption = captioned(
         curves[0].shared,
         [
-            f"Points are efficiencies over the base case, paired within rounds ({fewest}); whiskers are 95 %",
-            "t-intervals over launches. The base case, single at 1 rank, is the point at 1. Lines are laws fitted to",
-            "the points: solid within the measured range, dashed where they are extrapolated, up to",
-            f"{EXTRAPOLATION} times the largest measured world size. Parameters have 95 % intervals from leaving out",
-            "one round at a time. Dotted: ideal.",
-            *([_HELD] if any(fit.coherency_held for curve in curves for fit in curve.laws.fits) else []),
-            *(["Hollow markers: emulated or dilated."] if hollow else []),
+            f"Whiskers: 95 % t-intervals over launches ({fewest}); dotted: ideal; dashed: extrapolated.",
+            *_hidden(curves),
             *([f"Not drawn: {series_of(left_out)}."] if left_out else []),
+            *(["Hollow markers: emulated or dilated."] if hollow else []),
+            "Points are efficiencies over the base case, paired within rounds. The base case, single at 1 rank, is the",
+            "point at 1. Lines are laws fitted to the points: solid within the measured range, dashed where they are",
+            f"extrapolated, up to {EXTRAPOLATION} times the largest measured world size. Parameters have 95 %",
+            "intervals from leaving out one round at a time.",
+            *([_HELD] if any(fit.coherency_held for curve in curves for fit in curve.laws.fits) else []),
         ],
     )
     alt = (
@@ -156,35 +158,59 @@ def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str], panel: 
         paint=partial(_paint, curves=curves, emulated=emulated),
         narrow=partial(_paint, curves=curves, emulated=emulated, stacked=True),
         narrow_in=(style.NARROW_WIDTH_IN, 3.9 * len(curves)),
+        group=panel,
         missing={},
     )
 
 
-def _heading(curves: Sequence[CurveLaws]) -> str:
-    """Return a heading with the law that fits each curve, preferring laws with fewer parameters."""
-    fitting = [
+def _fitting(curves: Sequence[CurveLaws]) -> list[Fit | None]:
+    """Return the law that fits each curve within its error, preferring laws with fewer parameters."""
+    return [
         next((fit for fit in curve.laws.fits if fit.goodness == "within error"), None) for curve in curves
     ]
-    hidden = max((fit.unseen or 0.0 for fit in fitting if fit is not None), default=0.0)
-    unseen = f"a misfit of up to {percent(hidden)} would go unseen"
+
+
+def _hidden(curves: Sequence[CurveLaws]) -> list[str]:
+    """Return a sentence with the largest misfit that the measurement would not show; empty if no law fits."""
+    fits = [fit for fit in _fitting(curves) if fit is not None]
+    hidden = max((fit.unseen or 0.0 for fit in fits), default=0.0)
+    return [f"A misfit of up to {percent(hidden)} would go unseen."] if fits else []
+
+
+def _title(curves: Sequence[CurveLaws]) -> str:
+    """Return the finding: the law that fits each curve."""
+    fitting = _fitting(curves)
+    within = "within the measurement's error"
     if len(curves) == 1:
         (curve,) = curves
         if fitting[0] is not None:
-            return (
-                f"{curve.name} follows {LAW_NAMES[fitting[0].law]} within the measurement's error: {unseen}"
-            )
+            law = LAW_NAMES[fitting[0].law]
+            return first_short(f"{curve.name} follows {law} {within}", f"Scaling follows {law} {within}")
         missed = [LAW_NAMES[law] for law in _missed(curve)]
         if not missed:
-            return f"{curve.name} has too few points or rounds to judge a law by"
-        return f"{curve.name} does not follow {series_of(missed, 'or')} within the measurement's error"
+            return first_short(
+                f"{curve.name} has too few points or rounds to judge a law by",
+                "Too few points or rounds to judge a law by",
+            )
+        which = series_of(missed, "or")
+        return first_short(
+            f"{curve.name} does not follow {which} {within}",
+            f"Scaling does not follow {which} {within}",
+            f"No law fits {within}",
+        )
     if all(len(_missed(curve)) == len(curve.laws.fits) for curve in curves):
-        return f"No law fits within the measurement's error: {series_of([curve.name for curve in curves])}"
+        names = series_of([curve.name for curve in curves])
+        return first_short(
+            f"No law fits {within}: {names}", f"No law fits any of {len(curves)} curves {within}"
+        )
     words = [
         f"{curve.name} {_without(curve) if fit is None else _SHORT[fit.law]}"
         for curve, fit in zip(curves, fitting, strict=True)
     ]
-    bound = f" ({unseen})" if any(fitting) else ""
-    return f"Laws that hold within the measurement's error: {', '.join(words)}{bound}"
+    return first_short(
+        f"Laws that hold {within}: {', '.join(words)}",
+        f"{sum(map(bool, fitting))} of {len(curves)} curves follow a law {within}",
+    )
 
 
 def _missed(curve: CurveLaws) -> list[Law]:

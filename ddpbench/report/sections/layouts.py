@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ddpbench.analysis.sentences import capital
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.judgement import (
     AS_GOOD,
@@ -21,6 +22,7 @@ from ddpbench.naming import layout_of
 from ddpbench.report.captions import captioned, fullest, label_of, marks_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone, rows_taken
+from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.series import alike_but
@@ -92,20 +94,19 @@ def _picture(
     raw: Mapping[str, Sequence[float]],
 ) -> Picture:
     shown = [row for group in groups for row in group if _has(row)]
-    heading = _heading(groups, standings)
+    heading = _title(groups, standings)
     missing = {
         row.case_id: f"{_name([row])}, {shape(row)} ({row.status})"
         for group in groups
         for row in group
         if not _has(row)
     }
-    marks = [METHOD, *marks_of(shown, missing)]
+    marks = [*marks_of(shown, missing), METHOD]
     caption = captioned(
         setting_of(fullest(shown)),
         [
-            f"Layouts are nodes x ranks on each. Large markers: step time, {MEDIAN};",
-            f"whiskers: {MEDIAN_INTERVALS} ({launches_each(row.launches for row in shown)}); small dots:",
-            "single launches.",
+            f"Layouts: nodes x ranks on each. Markers: step time, {MEDIAN}; whiskers: {MEDIAN_INTERVALS}",
+            f"({launches_each(row.launches for row in shown)}); small dots: single launches.",
             *marks,
         ],
     )
@@ -129,14 +130,16 @@ def _picture(
     )
 
 
-def _heading(groups: Sequence[Sequence[Row]], standings: Mapping[str, Standing]) -> str:
+def _title(groups: Sequence[Sequence[Row]], standings: Mapping[str, Standing]) -> str:
+    """Return the finding: which layout is best, and how much slower the others are."""
     fair = [group for group in groups if not any(row.oversubscribed for row in group)]
     if not fair:
         return "Every layout ran oversubscribed: none is ranked"
     group = fair[0]
     judged = [(row, standings[row.case_id]) for row in group if row.case_id in standings]
     if all(one.verdict == TOO_FEW for _, one in judged):
-        return f"{_name(group)}: too few rounds to compare its layouts"
+        few = "too few rounds to compare layouts"
+        return first_short(f"{_name(group)}: {few}", capital(few))
 
     def which(verdict: str) -> list[str]:
         return [shape(row) for row, one in judged if one.verdict == verdict]
@@ -144,20 +147,30 @@ def _heading(groups: Sequence[Sequence[Row]], standings: Mapping[str, Standing])
     best, equals, unsure = which(BEST), which(AS_GOOD), which(CANNOT_TELL)
     bound = at_most(one for _, one in judged if one.verdict == AS_GOOD) if equals else ""
     if best:
-        told_first = (
-            f"{series_of(best)} is best{f', {series_of(equals)} as good ({bound})' if equals else ''}"
-        )
+        first = f"{series_of(best)} is best{f', {series_of(equals)} as good' if equals else ''}"
     elif equals:
-        told_first = f"{series_of(equals)} {'is' if len(equals) == 1 else 'are'} as good as best ({bound})"
+        first = f"{series_of(equals)} {'is' if len(equals) == 1 else 'are'} as good as best"
     else:
-        told_first = "this sweep cannot tell which layout is best"
-    parts = [f"{_name(group)}: {told_first}"]
-    if unsure and equals:
-        parts.append(f"this sweep cannot decide {series_of(unsure)}")
-    slower = [f"{shape(row)} takes {one.phrase()}" for row, one in judged if one.verdict == SLOWER]
-    if slower:
-        parts.append(f"a step of {series_of(slower)}")
-    return "; ".join(parts)
+        first = "this sweep cannot tell which layout is best"
+    open_ends = [f"cannot decide {series_of(unsure)}"] if unsure and equals else []
+    longest = max(
+        ((one, row) for row, one in judged if one.verdict == SLOWER),
+        key=lambda pair: pair[0].ratio.value,
+        default=None,
+    )
+    slower = [f"{shape(longest[1])} takes {longest[0].phrase()}"] if longest is not None else []
+    return first_short(
+        *(
+            "; ".join([f"{start}{capital(told) if not start else told}", *ends])
+            for start in (f"{_name(group)}: ", "")
+            for told, ends in (
+                (f"{first} ({bound})" if bound else first, [*open_ends, *slower]),
+                (first, [*open_ends, *slower]),
+                (first, slower),
+                (first, []),
+            )
+        )
+    )
 
 
 def _table(

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ddpbench.analysis.sentences import capital
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.summary import StepResults
 from ddpbench.report.captions import captioned, label_but_links, setting_but_links, settings_apart
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone, rows_taken
 from ddpbench.report.drawn import split
+from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.sections import bandwidth, heatmap
@@ -146,19 +148,24 @@ def _dots(groups: Sequence[Sequence[Row]], raw: Mapping[str, Sequence[float]]) -
     best = _quickest(group)
     worst = max(group, key=lambda row: _times(row, group))
     fair = not group[0].oversubscribed
+    longer = f"a step takes {_times(worst, group):.2f} times as long"
     heading = (
-        f"{_name(group)}: a step takes {_times(worst, group):.2f} times as long with {apart[worst.case_id]} as with "
-        f"{apart[best.case_id]}"
+        first_short(
+            f"{_name(group)}: {longer} with {apart[worst.case_id]} as with {apart[best.case_id]}",
+            f"{_name(group)}: {longer} with {apart[worst.case_id]}",
+            f"{capital(longer)} with {apart[worst.case_id]}",
+            f"{capital(longer)} with the slowest of {len(group)} settings",
+        )
         if fair
         else "These cases ran oversubscribed: none is ranked"
     )
     caption = captioned(
         setting_but_links(shown),
         [
-            "Cases of a group differ in nothing but what their row names. Large markers:",
-            f"step time, {MEDIAN}; whiskers: {MEDIAN_INTERVALS}",
-            f"({launches_each(row.launches for row in shown)});",
-            "small dots: single launches. Hollow markers: emulated or dilated.",
+            f"Large markers: step time, {MEDIAN}; whiskers: {MEDIAN_INTERVALS}",
+            f"({launches_each(row.launches for row in shown)}); small dots: single launches.",
+            "Hollow markers: emulated or dilated.",
+            "Cases of a group differ in nothing but what their row names.",
         ],
     )
     points = _points(groups, raw)

@@ -18,6 +18,7 @@ from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
 from ddpbench.report.draw.lines import legend_lines
 from ddpbench.report.drawn import split
+from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import Panel, panels_of
@@ -149,9 +150,7 @@ def _picture(panel: Panel, lines: Sequence[NetworkCurve], index: int) -> Picture
     every = [point for line in lines for point in line.points]
     row = every[-1].row
     formulas = list(dict.fromkeys(point.formula for point in every if point.formula_ms is not None))
-    heading = _heading(lines)
-    if panel.name:
-        heading = f"{panel.name} · {heading}"
+    heading = _title(lines)
     rounds = sorted({point.rounds for point in every})
     span = f"{rounds[0]} to {rounds[-1]} rounds" if len(rounds) > 1 else counted(rounds[0], "round")
     behind = (
@@ -175,11 +174,11 @@ def _picture(panel: Panel, lines: Sequence[NetworkCurve], index: int) -> Picture
     caption = captioned(
         setting_of(row),
         [
+            f"Whiskers: {MEDIAN_INTERVALS} over {span}, hidden by the marker where they are shorter.",
+            "Hollow markers: emulated links.",
             "Network time: while any rank transfers, computing or not, which counts what overlaps",
             "once. Parts of a step are means over ranks: do not add it to them. From instrumented steps, which need",
-            "not be as long as timed ones. Hollow",
-            f"markers: emulated links; whiskers: {MEDIAN_INTERVALS} over {span}, hidden by the marker where",
-            f"they are shorter. Both axes are logarithmic. {behind}",
+            f"not be as long as timed ones. Both axes are logarithmic. {behind}",
         ],
     )
     nodes = series_of([str(size) for size in sorted({point.row.case.nodes for point in every})])
@@ -189,7 +188,8 @@ def _picture(panel: Panel, lines: Sequence[NetworkCurve], index: int) -> Picture
         caption=caption,
         alt=(
             f"Line chart of network time, ms, against number of nodes ({nodes}) for "
-            f"{series_of([line.name for line in lines])}, with the textbook's formulas as dotted lines. {heading}."
+            f"{series_of([line.name for line in lines])}, with the textbook's formulas as dotted lines. "
+            f"{heading}. {_details(lines)}"
         ),
         table=_table(lines, panel),
         width_in=style.SMALL_WIDTH_IN,
@@ -202,29 +202,47 @@ def _picture(panel: Panel, lines: Sequence[NetworkCurve], index: int) -> Picture
         ),
         missing={},
         label=label_of(point.row for point in every),
+        group=panel.name,
     )
 
 
-def _heading(lines: Sequence[NetworkCurve]) -> str:
-    """Return a heading with the network times of the slowest and the fastest strategy.
+def _told(lines: Sequence[NetworkCurve]) -> list[tuple[str, NetworkPoint]]:
+    """Return the strategies with the longest and the shortest network time, and their points.
 
-    The times are at the most nodes that all strategies have. For a single strategy, the heading has its times at the
-    most and the fewest nodes.
+    The points are at the most nodes that all strategies have. For a single strategy they are at the most and the fewest
+    nodes.
     """
     shared = set.intersection(*({point.row.case.nodes for point in line.points} for line in lines))
     if len(lines) > 1 and shared:
         nodes = max(shared)
         at = {line.name: point for line in lines for point in line.points if point.row.case.nodes == nodes}
         ordered = sorted(at, key=lambda name: at[name].time_ms.value)
-        times = [f"{at[name].time_ms} ms with {name}" for name in (ordered[-1], ordered[0])]
-        return f"network time of a step, overlapped or not, at {nodes} nodes: {', '.join(times)}"
-    line = lines[0]
-    small, large = line.points[0], line.points[-1]
-    return (
-        f"network time of a step, overlapped or not, with {line.name}: "
-        f"{large.time_ms} ms on {large.row.case.nodes} nodes, "
-        f"{small.time_ms} ms on {small.row.case.nodes}"
+        return [(name, at[name]) for name in (ordered[-1], ordered[0])]
+    return [(lines[0].name, lines[0].points[place]) for place in (-1, 0)]
+
+
+def _title(lines: Sequence[NetworkCurve]) -> str:
+    """Return the finding: how long the network works in a step."""
+    (one, long), (other, short) = _told(lines)
+    most, least = long.time_ms.number, short.time_ms.number
+    nodes = f"{long.row.case.nodes} nodes"
+    if long.row.case.nodes == short.row.case.nodes:
+        return first_short(
+            f"At {nodes} {one} transfers for {most} ms of a step, {other} for {least} ms",
+            f"At {nodes} transfers take {least} to {most} ms of a step",
+        )
+    return first_short(
+        f"{one} transfers for {most} ms of a step on {nodes}, {least} ms on {short.row.case.nodes}",
+        f"Transfers take {most} ms of a step on {nodes}, {least} ms on {short.row.case.nodes}",
     )
+
+
+def _details(lines: Sequence[NetworkCurve]) -> str:
+    """Return a sentence with the times of the title and their intervals."""
+    times = [
+        f"{point.time_ms} ms with {name} on {point.row.case.nodes} nodes" for name, point in _told(lines)
+    ]
+    return f"Network time of a step, overlapped or not: {', '.join(times)}."
 
 
 def _table(lines: Sequence[NetworkCurve], panel: Panel) -> Table:

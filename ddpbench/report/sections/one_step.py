@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ddpbench.analysis.sentences import capital
 from ddpbench.analysis.steps.one_step import Lane, OneStep, Transfer
 from ddpbench.analysis.summary import StepResults
 from ddpbench.report.captions import captioned, label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import block
+from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.words import milliseconds, series_of
@@ -77,7 +79,7 @@ def section(steps: StepResults, rows: Sequence[Row]) -> Section:
 
 
 def _picture(step: OneStep, row: Row, name: str) -> Picture:
-    heading = _heading(step, name)
+    heading = _title(step, name)
     names = ["forward", "backward", "overlapped and exposed transfers", "waits for other ranks"]
     return Picture(
         file_name="one-step",
@@ -94,6 +96,7 @@ def _picture(step: OneStep, row: Row, name: str) -> Picture:
         narrow=partial(_paint_narrow, step=step),
         narrow_in=(style.NARROW_WIDTH_IN, _NARROW.height_in(step)),
         label=label_of([row]),
+        group=name,
         missing={},
     )
 
@@ -105,15 +108,18 @@ def _after_s(step: OneStep) -> float | None:
     return max(0.0, step.comm_end_s - step.backward_end_s)
 
 
-def _heading(step: OneStep, name: str) -> str:
+def _title(step: OneStep, name: str) -> str:
+    """Return the finding: how long transfers continue after the last backward."""
     after = _after_s(step)
-    start = f"{name}: a step of {milliseconds(step.length_s)} ms"
     if after is None:
-        return start
-    if after == 0:
-        return f"{start}; all transfers are done before the last backward ends, rank {step.backward_rank}'s"
-    beyond = f"transfers continue for {milliseconds(after)} ms after the last backward ends"
-    return f"{start}; {beyond}, rank {step.backward_rank}'s"
+        return first_short(f"{name}: a step of {milliseconds(step.length_s)} ms", "One step")
+    what = (
+        f"transfers outlast the last backward by {milliseconds(after)} ms"
+        if after
+        else "all transfers end before the last backward"
+    )
+    within = f"in a step of {milliseconds(step.length_s)} ms"
+    return first_short(f"{name}: {what}, {within}", capital(f"{what}, {within}"))
 
 
 def _caption(step: OneStep, row: Row, name: str) -> str:
@@ -137,16 +143,17 @@ def _caption(step: OneStep, row: Row, name: str) -> str:
     return captioned(
         setting_of(row),
         [
+            *([omitted] if omitted else []),
             f"Instrumented step {step.step} of launch {step.round + 1}, whose",
             f"instrumented steps are the median of {counted(step.launches, 'launch', 'launches')}; of its {step.steps}",
             f"this one, {milliseconds(step.length_s)} ms, is nearest to their median,",
             f"{milliseconds(step.median_s)} ms. A step is as long as its longest rank's.",
+            *([f"The last backward is rank {step.backward_rank}'s."] if _after_s(step) is not None else []),
             "A rank's upper lane: computation; white, where it waits for a transfer or works in no part that is",
             "timed. Its lower lane: transfers, each from",
             "when its bucket is ready (tick), through its queue (thin line) and waiting for other ranks, until its",
             "result is there.",
             clock,
-            *([omitted] if omitted else []),
         ],
         name=name,
         joint="; ",

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ddpbench.analysis.sentences import capital
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.judgement import OPEN, TOO_FEW_WORDS, Judgement
 from ddpbench.analysis.summary import StepResults
 from ddpbench.report.captions import grey_ground, label_of, not_shown
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone, rows_taken
+from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.series import alike_but
@@ -84,23 +86,21 @@ def _picture(
     raw: Mapping[str, Sequence[float]],
 ) -> Picture:
     shown = [row for group in groups for row in group if row.ok and row.step_time_s is not None]
-    heading = _heading(groups, words)
+    heading = _title(groups, words)
     missing = {
         row.case_id: f"{row.name} in {row.case.precision} ({row.status})"
         for group in groups
         for row in group
         if not row.ok
     }
-    marks = [
-        "Verdicts: against full precision, paired within rounds, corrected for the number of all such comparisons."
-    ]
-    marks += [*grey_ground(shown), *not_shown(missing)]
+    marks = [*not_shown(missing), *grey_ground(shown)]
     caption = " ".join(
         [
-            "Forward and loss under autocast; parameters and gradients stay in float32. Large markers: step time,",
-            f"{MEDIAN}; whiskers: {MEDIAN_INTERVALS} ({launches_each(row.launches for row in shown)}); small dots:",
-            "single launches.",
+            f"Large markers: step time, {MEDIAN}; whiskers: {MEDIAN_INTERVALS}",
+            f"({launches_each(row.launches for row in shown)}); small dots: single launches.",
             *marks,
+            "Forward and loss under autocast; parameters and gradients stay in float32. Verdicts: against full",
+            "precision, paired within rounds, corrected for the number of all such comparisons.",
         ]
     )
     points = _points(groups, words, raw)
@@ -122,7 +122,8 @@ def _picture(
     )
 
 
-def _heading(groups: Sequence[Sequence[Row]], words: _Words) -> str:
+def _title(groups: Sequence[Sequence[Row]], words: _Words) -> str:
+    """Return the finding: how much faster each precision is than full precision."""
     fair = [group for group in groups if not group[0].oversubscribed]
     if not fair:
         return "Every precision ran oversubscribed: none is ranked"
@@ -133,10 +134,21 @@ def _heading(groups: Sequence[Sequence[Row]], words: _Words) -> str:
         if row.case_id in words and words[row.case_id].verdict in ("faster", "slower", "equivalent")
     ]
     if gains:
-        return f"{_name(group)}: {' and '.join(gains)} (against full precision)"
+        than = (
+            "than full precision" if len(gains) == 1 and "er" in gains[0][-6:] else "(against full precision)"
+        )
+        return first_short(
+            f"{_name(group)}: {' and '.join(gains)} {than}",
+            f"{group[0].name}: {' and '.join(gains)} {than}",
+            f"{capital(' and '.join(gains))} {than}",
+            f"{capital(gains[0])} {than}",
+        )
     if any(row.case_id in words and words[row.case_id].verdict == "unresolved" for row in group):
-        return f"{_name(group)}: {OPEN} between precisions"
-    return f"{_name(group)}: {TOO_FEW_WORDS} to compare its precisions"
+        return first_short(
+            f"{_name(group)}: {OPEN} between precisions", capital(f"{OPEN} between precisions")
+        )
+    few = f"{TOO_FEW_WORDS} to compare precisions"
+    return first_short(f"{_name(group)}: {few}", capital(few))
 
 
 def _table(

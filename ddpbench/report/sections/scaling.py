@@ -24,12 +24,14 @@ from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
 from ddpbench.report.draw.lines import legend_lines
 from ddpbench.report.drawn import split
+from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import Panel, Series, panels_of
 from ddpbench.report.words import not_drawn, ranks, rounds_each, series_of, valued
 from ddpbench.spec.grouping import launcher_name
 from ddpbench.strategies.traits import traits_of
+from ddpbench.units import format_two_digits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,26 +95,26 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row], claims: Sequenc
     missing = {
         row.case_id: f"{row.name} ({row.status})" for item in series for row in item.rows if not _has(row)
     }
-    heading = _heading(panel, series)
+    heading = _title(panel, series)
     base_text = _base_text(shown, by_id)
     marks = marks_of(shown, missing, ground=panel.rows)
     caption = captioned(
         setting_of(fullest(shown)),
         [
-            *([base_text] if base_text else []),
-            f"Points are ratios to the base case within rounds ({rounds_each(r.speedup_rounds for r in shown)});",
-            "whiskers are 95 % t-intervals over these, of each pair alone, the base case's own uncertainty included.",
-            *claimed_speedups(claims, shown),
-            "Dotted: ideal. Lines only guide the eye and bridge no missing point.",
+            f"Whiskers: 95 % t-intervals ({rounds_each(r.speedup_rounds for r in shown)}); dotted: ideal.",
             *marks,
+            *([base_text] if base_text else []),
             *notes,
             *_without_base(panel, by_id),
+            *claimed_speedups(claims, shown),
+            "Points are ratios to the base case within rounds; an interval is of each pair alone and includes the base",
+            "case's own uncertainty. Lines only guide the eye and bridge no missing point.",
         ],
     )
     gap = "".join(f" {one}" for one in not_shown(missing))
     alt = (
         f"Two line charts of speed-up and efficiency (no unit) against number of ranks "
-        f"for {series_of([item.name for item in series])}. {heading}.{gap}"
+        f"for {series_of([item.name for item in series])}. {heading}. {_efficiencies(panel, series)}{gap}"
     )
     return Picture(
         file_name="scaling" if index == 0 else f"scaling-{index + 1}",
@@ -126,6 +128,7 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row], claims: Sequenc
         narrow=partial(_paint_narrow, series=series, panel=panel),
         narrow_in=(style.NARROW_WIDTH_IN, 5.9 + style.LEGEND_LINE_IN * _legend_lines(series)),
         label=label_of(shown),
+        group=panel.name,
         missing=missing,
     )
 
@@ -167,8 +170,8 @@ def _without_base(panel: Panel, by_id: Mapping[str, Row]) -> list[str]:
     ]
 
 
-def _heading(panel: Panel, series: Sequence[Series]) -> str:
-    """Return a heading with the efficiencies at the most ranks that were not oversubscribed."""
+def _eligible(panel: Panel, series: Sequence[Series]) -> list[tuple[Series, Row]]:
+    """Return the points of exchanging strategies at the most ranks that were not oversubscribed."""
     eligible = [
         (item, row)
         for item in series
@@ -176,23 +179,65 @@ def _heading(panel: Panel, series: Sequence[Series]) -> str:
         for row in item.rows
         if _has(row) and row.case.world_size > 1 and row.case.world_size not in panel.oversubscribed_sizes
     ]
-    prefix = f"{panel.name} · " if panel.name else ""
+    most = max((row.case.world_size for _, row in eligible), default=0)
+    return [pair for pair in eligible if pair[1].case.world_size == most]
+
+
+def _title(panel: Panel, series: Sequence[Series]) -> str:
+    """Return the finding: how many times as fast as the base case training is, at the most ranks.
+
+    Ranks of another engine than the base case's are named only if there are no others.
+    """
+    eligible = _eligible(panel, series)
     if not eligible:
         if panel.oversubscribed_sizes:
-            return f"{prefix}Every case above one rank ran oversubscribed: none is ranked"
-        return f"{prefix}What ranks cost that exchange nothing"
-    most = max(row.case.world_size for _, row in eligible)
-    best = sorted(
-        (
-            (item.name, row.efficiency)
-            for item, row in eligible
-            if row.case.world_size == most and row.efficiency
+            return "Every case above one rank ran oversubscribed: none is ranked"
+        return "What ranks cost that exchange nothing"
+    own = [pair for pair in eligible if pair[0].traits.engine == "torch"] or eligible
+    found = sorted(
+        ((row.speedup, item.name) for item, row in own if row.speedup), key=lambda pair: -pair[0].value
+    )
+    where = f"At {ranks(eligible[0][1].case.world_size)}"
+    (best, fast), (least, slow) = found[0], found[-1]
+
+    def times(speedup: Interval) -> str:
+        return format_two_digits(speedup.value)
+
+    if len(found) == 1:
+        return first_short(
+            f"{where} {fast} trains {times(best)} times as fast as one rank",
+            f"{where} training is {times(best)} times as fast as with one rank",
+        )
+    listed = series_of([valued(name, times(speedup)) for speedup, name in found])
+    return first_short(
+        *(
+            [f"{where} {fast} trains {times(best)} times as fast as one rank, {slow} {times(least)} times"]
+            if len(found) == 2
+            else []
         ),
+        *([f"{where}, times as fast as one rank: {listed}"] if len(found) <= _MOST_TOLD else []),
+        f"{where} training is {times(least)} ({slow}) to {times(best)} ({fast}) times as fast",
+        f"{where} training is {times(least)} to {times(best)} times as fast as with one rank",
+    )
+
+
+_MOST_TOLD = 4
+"""Maximum number of speed-ups in a title."""
+
+
+def _efficiencies(panel: Panel, series: Sequence[Series]) -> str:
+    """Return a sentence with the efficiencies at the most ranks on separate cores; empty if there is none."""
+    eligible = _eligible(panel, series)
+    if not eligible:
+        return ""
+    most = eligible[0][1].case.world_size
+    best = sorted(
+        ((item.name, row.efficiency) for item, row in eligible if row.efficiency),
         key=lambda pair: -pair[1].value,
     )
     listed = series_of([valued(name, estimate) for name, estimate in best[:3]])
     more = f" ({len(best) - 3} more beneath)" if len(best) > 3 else ""
-    return f"{prefix}Efficiency at {ranks(most)}: {listed}{more}"
+    return f"Efficiency at {ranks(most)}: {listed}{more}."
 
 
 def _table(panel: Panel, series: Sequence[Series]) -> Table:

@@ -16,6 +16,7 @@ from ddpbench.report.captions import captioned, fullest, label_of, marks_of, not
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import Groups, Point, grouped_rows, on_phone, rows_taken
 from ddpbench.report.drawn import split
+from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row, raw_launches
 from ddpbench.report.series import Panel, Series, panels_of
@@ -135,15 +136,15 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
         for row in item.rows
         if not _has(row) and (row.case.world_size in kept or row.case.world_size not in sizes)
     }
-    heading = _heading(panel, groups)
+    heading = _title(panel, groups)
     marks = marks_of(shown, missing)
     caption = captioned(
         setting_of(fullest(shown)),
         [
             f"Large markers: throughput, {MEDIAN}; whiskers:",
             f"{MEDIAN_INTERVALS} ({launches_each(row.launches for row in shown)}); small dots: single launches.",
-            *_about_bounds(groups),
             *marks,
+            *_about_bounds(groups),
             *notes,
         ],
     )
@@ -156,7 +157,7 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
         caption=caption,
         alt=(
             f"Dot plot of throughput, samples per second, for {series_of(names)} at "
-            f"{series_of([str(size) for size in kept])} ranks. {heading}.{gaps}"
+            f"{series_of([str(size) for size in kept])} ranks. {heading}. {_rates(groups)}{gaps}"
         ),
         table=_table(panel, groups, raw),
         width_in=style.FULL_WIDTH_IN,
@@ -164,6 +165,7 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
         paint=partial(_paint, points=points),
         **on_phone(points, _UNIT),
         label=label_of(shown),
+        group=panel.name,
         missing=missing,
     )
 
@@ -171,32 +173,66 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
 _Groups = Sequence[tuple[int, Sequence[tuple[Series, Row]]]]
 
 
-def _heading(panel: Panel, groups: _Groups) -> str:
-    """Return a heading with the throughputs at the most ranks that were not oversubscribed, and the upper bound."""
-    prefix = f"{panel.name} · " if panel.name else ""
+def _ranked(groups: _Groups) -> tuple[int, list[tuple[str, Row]], list[tuple[str, Row]]] | None:
+    """Return the most ranks that were not oversubscribed, and the cases there: ranked by throughput, and all.
+
+    The ranked cases exchange gradients. Return None if no number of ranks has such a case.
+    """
     most = max(size for size, _ in groups)
     for size, members in groups:
         if size == 1 < most:
             continue
         fair = [(item.name, row) for item, row in members if _has(row) and not row.oversubscribed]
         ranked = [
-            (name, row.samples_per_s)
+            (name, row)
             for name, row in fair
             if traits_of(row.case).exchanges and row.samples_per_s is not None
         ]
-        if not ranked:
-            continue
-        ranked.sort(key=lambda pair: -pair[1].value)
-        listed = series_of([valued(name, estimate) for name, estimate in ranked[:3]])
-        more = f" ({len(ranked) - 3} more beneath)" if len(ranked) > 3 else ""
-        shown = {name for name, _ in ranked[:3]}
-        least = _beside([one for one in fair if one[0] in shown], [row for _, row in fair])
-        return f"{prefix}Samples/s at {ranks(size)}: {listed}{more}{least}"
-    if any(row.oversubscribed for _, members in groups for _, row in members):
-        return (
-            f"{prefix}Every case above one rank that exchanges gradients ran oversubscribed: none is ranked"
-        )
-    return f"{prefix}Throughput of ranks that exchange nothing"
+        if ranked:
+            return size, sorted(ranked, key=lambda pair: -_rate(pair[1]).value), fair
+    return None
+
+
+def _rate(row: Row) -> Interval:
+    assert row.samples_per_s is not None
+    return row.samples_per_s
+
+
+def _title(panel: Panel, groups: _Groups) -> str:
+    """Return the finding: the throughputs at the most ranks that were not oversubscribed, and the upper bound."""
+    found = _ranked(groups)
+    if found is None:
+        if any(row.oversubscribed for _, members in groups for _, row in members):
+            return "Every case above one rank that exchanges gradients ran oversubscribed: none is ranked"
+        return "Throughput of ranks that exchange nothing"
+    size, ranked, fair = found
+    where = f"At {ranks(size)}"
+    (fast, first), (slow, last) = ranked[0], ranked[-1]
+    listed = series_of([valued(name, _rate(row).number) for name, row in ranked])
+    beside = _beside(ranked, [row for _, row in fair])
+    if len(ranked) == 1:
+        one = f"{where} {fast} trains {_rate(first).number} samples/s"
+        return first_short(f"{one}{beside}", one, f"{where}: {_rate(first).number} samples/s")
+    return first_short(
+        *(
+            [f"{where}, samples/s: {listed}{beside}", f"{where}, samples/s: {listed}"]
+            if len(ranked) <= 3
+            else []
+        ),
+        f"{where} throughput is {_rate(last).number} ({slow}) to {_rate(first).number} samples/s ({fast})",
+        f"{where} throughput is {_rate(last).number} to {_rate(first).number} samples/s",
+    )
+
+
+def _rates(groups: _Groups) -> str:
+    """Return a sentence with the throughputs of the title and their intervals; empty if none is ranked."""
+    found = _ranked(groups)
+    if found is None:
+        return ""
+    size, ranked, fair = found
+    listed = series_of([valued(name, _rate(row)) for name, row in ranked[:3]])
+    more = f" ({len(ranked) - 3} more beneath)" if len(ranked) > 3 else ""
+    return f"Samples/s at {ranks(size)}: {listed}{more}{_beside(ranked[:3], [row for _, row in fair])}."
 
 
 def _bound_of(row: Row, bounds: Mapping[Hashable, Row]) -> Interval | None:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.analysis.results import EfficiencyLoss
+from ddpbench.analysis.sentences import capital
 from ddpbench.analysis.statistics.estimands import MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import FEWEST_FOR_MEDIAN, MIN_ROUNDS
@@ -16,6 +17,7 @@ from ddpbench.analysis.steps.waterfall import LOSSES
 from ddpbench.report.captions import captioned, label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import block, over_bar
+from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.series import panel_by_case, panels_of
@@ -253,9 +255,9 @@ def _fixed(value: float | None) -> str:
     return with_minus(text) if float(text) else "0.000"
 
 
-def _picture(fall: Fall, index: int) -> Picture:
-    heading = _heading(fall)
-    marks = []
+def _marks(fall: Fall, index: int) -> list[str]:
+    """Explain the figure's losses and its axis, in sentences; `index` counts the figures from 0."""
+    marks = _unsure(fall)
     if fall.split and not index:
         marks.append(
             "Contention: how much longer ranks compute when they run at once and exchange nothing "
@@ -282,6 +284,11 @@ def _picture(fall: Fall, index: int) -> Picture:
         marks.append("A negative loss is a gain.")
     if _start(fall) > 0:
         marks.append(f"The axis begins at {_start(fall):g}: the two outer bars are cut off.")
+    return marks
+
+
+def _picture(fall: Fall, index: int) -> Picture:
+    heading = _title(fall)
     interval = (
         f"A loss is the median of {counted(fall.rounds, 'round')}, each worked out from its own launches; in brackets "
         f"{MEDIAN_INTERVALS}; grey: the interval includes 0."
@@ -295,14 +302,16 @@ def _picture(fall: Fall, index: int) -> Picture:
         "a part of the step takes beyond that, as a share of the step; the losses and the measured efficiency add "
         "up to 1. Parts are from instrumented steps, the efficiency from timed ones."
     )
-    caption = captioned(setting_of(fall.row), [reading, interval, *marks], name=fall.name, joint="; ")
+    caption = captioned(
+        setting_of(fall.row), [interval, *_marks(fall, index), reading], name=fall.name, joint="; "
+    )
     return Picture(
         file_name="waterfall" if index == 0 else f"waterfall-{index + 1}",
         heading=heading,
         caption=caption,
         alt=(
             f"Waterfall of efficiency from 1 (ideal) to {fall.efficiency} (measured) for {fall.name}, by loss. "
-            f"{heading}."
+            f"{heading}. {_named(fall)}"
         ),
         table=_table(fall),
         width_in=style.FULL_WIDTH_IN,
@@ -311,14 +320,28 @@ def _picture(fall: Fall, index: int) -> Picture:
         narrow=partial(_paint_narrow, fall=fall),
         narrow_in=(style.NARROW_WIDTH_IN, 0.5 + _NARROW_PITCH_IN * (len(fall.losses) + 2)),
         label=label_of([fall.row]),
+        group=fall.panel,
         missing={},
     )
 
 
-def _heading(fall: Fall) -> str:
-    start = f"{f'{fall.panel}: ' if fall.panel else ''}{fall.name}: efficiency {fall.efficiency}"
+def _title(fall: Fall) -> str:
+    """Return the finding: the efficiency, and the largest loss if it is decided."""
+    value = fall.efficiency.number
+    return first_short(
+        *(
+            f"{start}; {cause}"
+            for start in (f"{fall.name}: efficiency {value}", f"Efficiency {value}")
+            for cause in _causes(fall)
+        ),
+        f"Efficiency {value}",
+    )
+
+
+def _causes(fall: Fall) -> list[str]:
+    """Return the finding on the largest loss in words, the longest form first."""
     if fall.rounds < MIN_ROUNDS:
-        return f"{start}; too few rounds to name a main cause"
+        return ["too few rounds to name a main cause"]
     part, share = fall.unexplained
     if share > MOST_NOT_ATTRIBUTED:
         what = (
@@ -328,18 +351,42 @@ def _heading(fall: Fall) -> str:
             if part == "timed"
             else "is left where medians do not add up"
         )
-        return f"{start}; {_fixed(share)} {what}, so no main cause is named"
+        return [f"{_fixed(share)} {what}, so no main cause is named", "no main cause is named"]
     if not fall.named:
-        return f"{start}; its largest loss, {NAMES[fall.largest]}, cannot be told from 0"
+        return [f"its largest loss, {NAMES[fall.largest]}, cannot be told from 0", "no loss is told from 0"]
     if fall.cause is not None:
-        return f"{start}; the largest loss is {NAMES[fall.cause]}, {_text(fall.weighed[fall.cause])}"
+        name, size = NAMES[fall.cause], _fixed(fall.weighed[fall.cause].value)
+        return [f"the largest loss is {name}, {size}", f"largest loss: {name}, {size}"]
+    shown = [f"{NAMES[name]}, {_fixed(fall.weighed[name].value)}" for name in _largest(fall)]
+    return [
+        f"among the largest losses: {series_of(shown)}",
+        f"among the largest losses: {shown[0]}",
+        f"among others {shown[0]}",
+    ]
+
+
+def _largest(fall: Fall) -> list[str]:
+    """Return the largest losses, of which none is shown to be the largest."""
     rivals = sorted(fall.rivals, key=lambda name: -fall.weighed[name].value)
     sure = [name for name in rivals if (fall.weighed[name].low or 0.0) > 0 and name not in _UNEXPLAINED]
-    shown = [fall.largest, *sure][:_MOST_NAMED]
-    largest = series_of([f"{NAMES[name]}, {_text(fall.weighed[name])}" for name in shown])
+    return [fall.largest, *sure][:_MOST_NAMED]
+
+
+def _unsure(fall: Fall) -> list[str]:
+    """Return a sentence that names the losses that may be larger than the ones that the title names."""
+    decided = fall.rounds < MIN_ROUNDS or not fall.named or fall.cause is not None
+    if decided or fall.unexplained[1] > MOST_NOT_ATTRIBUTED:
+        return []
     wide = ["the gap to timed steps" if name == "timed" else NAMES[name] for name in fall.unsure]
-    larger = f"; {series_of(wide)} may be larger" if wide else ""
-    return f"{start}; among the largest losses: {largest}{larger}"
+    return [f"{capital(series_of(wide))} may be larger."] if wide else []
+
+
+def _named(fall: Fall) -> str:
+    """Return a sentence with the losses that the title names, and their intervals; empty if it names none."""
+    if fall.rounds < MIN_ROUNDS or not fall.named or fall.unexplained[1] > MOST_NOT_ATTRIBUTED:
+        return ""
+    names = [fall.cause] if fall.cause is not None else _largest(fall)
+    return f"{capital(series_of([f'{NAMES[name]} {_text(fall.weighed[name])}' for name in names]))}."
 
 
 def _table(fall: Fall) -> Table:

@@ -29,7 +29,7 @@ def goodput_picture(cost: FailureCosts) -> Picture:
     assert cost.found.restored_mean_s is not None
     snapshot_s, restored_s = cost.found.snapshot_mean_s, cost.found.restored_mean_s
     period, lost = words(snapshot_s, restored_s, MTBF_S["1 day"])
-    heading = f"With a failure a day, a snapshot every {period} is best: {lost} of the time is lost"
+    heading = f"With a failure a day, a snapshot every {period} is best: {lost} is lost"
     caption = (
         f"Share of wall time that does not train, by the training between two snapshots, from a snapshot's "
         f"{number(1e3 * snapshot_s)} ms and the {number(restored_s)} s until training continues "

@@ -8,12 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ddpbench.analysis.checkpoints import INTERVALS, CheckpointCost, share
+from ddpbench.analysis.sentences import capital
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.captions import alike_setting, captioned, label_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.lines import height_in, in_lines, text_width_in
 from ddpbench.report.draw.rows import NAMES_IN, over_bar
+from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.checkpoints.bars import finish, right_end, whiskered
@@ -89,16 +91,17 @@ def costs_of(saved: Sequence[CheckpointCost], rows: Sequence[Row]) -> list[Check
 
 def checkpoint_picture(costs: Sequence[CheckpointCosts]) -> Picture:
     """Return the figure of the time of a checkpoint, and of the fraction of all time that checkpoints take."""
-    heading = _heading(costs)
+    heading = _title(costs)
     sizes = sorted({round(cost.size_bytes / 1e6, 1) for cost in costs})
     megabytes = f"{sizes[0]:,g}" if len(sizes) == 1 else f"{sizes[0]:,g} to {sizes[-1]:,g}"
     caption = captioned(
         alike_setting(cost.row for cost in costs),
         [
-            f"State of model and optimizer, {megabytes} MB, on the disk and flushed (fsync), from barrier to barrier.",
-            f"The {MEDIAN}, each launch's first included ({launches_each(cost.launches for cost in costs)},",
-            f"{counted(min(cost.checkpoints // cost.launches for cost in costs), 'checkpoint')} of a method in each);",
-            f"whiskers: {MEDIAN_INTERVALS}. Right, for {costs[0].row.name}: the checkpoint's time over",
+            f"State of model and optimizer, {megabytes} MB, on the disk and flushed (fsync), {MEDIAN}",
+            f"({launches_each(cost.launches for cost in costs)}); whiskers: {MEDIAN_INTERVALS}.",
+            "Times are from barrier to barrier, each launch's first included,",
+            f"{counted(min(cost.checkpoints // cost.launches for cost in costs), 'checkpoint')} of a method in each",
+            "launch. Right, for {costs[0].row.name}: the checkpoint's time over",
             "that of a checkpoint and the steps between two of them, means over launches; dotted: 1 %; for the others",
             "see the table.",
         ],
@@ -109,7 +112,7 @@ def checkpoint_picture(costs: Sequence[CheckpointCosts]) -> Picture:
         caption=caption,
         alt=(
             "Left: horizontal bars of the time of one checkpoint, ms, by case and method. Right: line chart of the "
-            f"share of time, %, against steps between checkpoints. {heading}."
+            f"share of time, %, against steps between checkpoints. {heading}. {_details(costs)}"
         ),
         table=_table(costs),
         width_in=style.FULL_WIDTH_IN,
@@ -122,12 +125,25 @@ def checkpoint_picture(costs: Sequence[CheckpointCosts]) -> Picture:
     )
 
 
-def _heading(costs: Sequence[CheckpointCosts]) -> str:
+def _title(costs: Sequence[CheckpointCosts]) -> str:
+    """Return the finding: how long a checkpoint takes, and how rare it must be to take 1 % of the time."""
     first = costs[0]
     same_case = [cost for cost in costs if cost.row.case_id == first.row.case_id]
-    words = series_of([f"{_ms(cost.cost_s)} ({_METHODS[cost.method]})" for cost in same_case], "or")
+    times = series_of([cost.cost_s.scaled(1e3).number for cost in same_case], "or")
     steps = series_of([f"{cost.steps_for_1_percent:,}" for cost in same_case], "or")
-    return f"{first.row.name}: a checkpoint takes {words}, 1 % of the time at one in {steps} steps"
+    takes = f"a checkpoint takes {times} ms"
+    share = f"1 % of time at one in {steps} steps"
+    return first_short(
+        f"{first.row.name}: {takes}, {share}",
+        f"{first.row.name}: {takes}",
+        f"{capital(takes)}, {share}",
+    )
+
+
+def _details(costs: Sequence[CheckpointCosts]) -> str:
+    """Return a sentence with the times of the title by method, and their intervals."""
+    same_case = [cost for cost in costs if cost.row.case_id == costs[0].row.case_id]
+    return f"{series_of([f'{_ms(cost.cost_s)} ({_METHODS[cost.method]})' for cost in same_case], 'or')}."
 
 
 def _ms(estimate: Interval) -> str:

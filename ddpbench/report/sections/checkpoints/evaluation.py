@@ -11,6 +11,7 @@ from ddpbench.report.captions import alike_setting, captioned, label_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.lines import height_in, in_lines, text_width_in
 from ddpbench.report.draw.rows import NAMES_IN, over_bar
+from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.checkpoints.bars import finish, right_end, whiskered
@@ -34,14 +35,14 @@ def evaluation_picture(rows: Sequence[Row]) -> Picture:
     caption = captioned(
         alike_setting(rows),
         [
-            "Evaluation: forward and loss without gradients, in eval mode, on each rank's own batches, in blocks",
-            f"between barriers with nothing exchanged inside them. The whole job, {MEDIAN}",
-            f"({launches_each(row.launches for row in rows)}); whiskers: {MEDIAN_INTERVALS}.",
+            f"The whole job, {MEDIAN} ({launches_each(row.launches for row in rows)}); whiskers: {MEDIAN_INTERVALS}.",
             *(
                 ["Grey: more ranks than cores (oversubscribed)."]
                 if any(r.oversubscribed for r in rows)
                 else []
             ),
+            "Evaluation: forward and loss without gradients, in eval mode, on each rank's own batches, in blocks",
+            "between barriers with nothing exchanged inside them.",
         ],
     )
     return Picture(
@@ -50,7 +51,7 @@ def evaluation_picture(rows: Sequence[Row]) -> Picture:
         caption=caption,
         alt=(
             "Horizontal bars of throughput, samples per second, in training and in evaluation, for "
-            f"{series_of([row.name for row in rows])}. {heading}."
+            f"{series_of([row.name for row in rows])}. {heading}. {_rates(rows)}"
         ),
         table=Table(
             caption="Training and evaluation",
@@ -95,12 +96,24 @@ def _times(row: Row) -> str:
     return "" if over is None else f"{over:.2f}"
 
 
-def _heading(rows: Sequence[Row]) -> str:
+def _told(rows: Sequence[Row]) -> Row:
+    """Return the case that the title is about, of the most ranks on separate cores."""
     fair = [row for row in rows if not row.oversubscribed]
-    most = max(fair or rows, key=lambda row: (row.case.world_size, traits_of(row.case).role == "reference"))
-    return (
-        f"{most.name}: {most.evaluation_samples_per_s} samples/s in evaluation, {_times(most)} times the "
-        "samples/s in training"
+    return max(fair or rows, key=lambda row: (row.case.world_size, traits_of(row.case).role == "reference"))
+
+
+def _rates(rows: Sequence[Row]) -> str:
+    most = _told(rows)
+    return f"{most.name}: {most.evaluation_samples_per_s} samples/s in evaluation."
+
+
+def _heading(rows: Sequence[Row]) -> str:
+    most = _told(rows)
+    rate = most.evaluation_samples_per_s.number if most.evaluation_samples_per_s is not None else "no"
+    times = f"{_times(most)} times that in training"
+    return first_short(
+        f"{most.name}: {rate} samples/s in evaluation, {times}",
+        f"Evaluation: {rate} samples/s, {times}",
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from ddpbench.analysis.sentences import capital
 from ddpbench.analysis.statistics.estimands import MEDIAN_INTERVALS
 from ddpbench.analysis.steps.communication import FACTORS, OTHER_CLOCK
 from ddpbench.report.captions import burst_words, captioned, label_of, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.lines import legend_lines
+from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.communication.curves import MIB, TransferCurve, TransferPoint, answer_of
@@ -33,9 +35,7 @@ def picture(
     panel_name, name = names_of(row, panels, variant_words(rows))
     drawn = curves[:MOST_SERIES]
     panel = panels.get(row.case_id)
-    heading = _heading(name, drawn)
-    if panel_name:
-        heading = f"{panel_name} · {heading}"
+    heading = _title(drawn)
     caps = _caps_run(row, panel.rows if panel else rows)
     lines = _cap_lines(caps, drawn)
     return Picture(
@@ -44,7 +44,7 @@ def picture(
         caption=_caption(name, row, curves, _marks(cases, curves, caps, lines)),
         alt=(
             f"Two dot plots against transfer size: time, ms, and bus bandwidth, GB/s, for "
-            f"{series_of([curve.name for curve in drawn])}. {heading}."
+            f"{series_of([curve.name for curve in drawn])}. {heading}. {_details(drawn)}"
         ),
         table=_table(" · ".join(filter(None, [panel_name, name])), curves),
         width_in=style.FULL_WIDTH_IN,
@@ -56,6 +56,7 @@ def picture(
             5.9 + style.LEGEND_LINE_IN * legend_lines(curve.name for curve in drawn),
         ),
         label=label_of([row]),
+        group=", ".join(filter(None, [panel_name, name, _told(drawn).name])),
         missing={},
     )
 
@@ -119,13 +120,12 @@ def _caption(name: str, row: Row, curves: Sequence[TransferCurve], marks: Sequen
     return captioned(
         setting_of(row),
         [
+            f"One point a size: the median over rounds; whiskers: {MEDIAN_INTERVALS}, of {_rounds_words(rounds)}.",
+            *marks,
             "A transfer takes from when its data can",
             "flow until its last rank has the result; time in a queue behind others is not in it, and time that",
             "several share over the same links is divided evenly among them. Transfers run during computation and",
-            "differ with it, so no line joins them. One point a size: the median over rounds of its",
-            f"instrumented transfers' mean; whiskers: {MEDIAN_INTERVALS}, of {rounds[0]} to {rounds[-1]} rounds."
-            if len(rounds) > 1
-            else f"instrumented transfers' mean; whiskers: {MEDIAN_INTERVALS}, of {counted(rounds[0], 'round')}.",
+            "differ with it, so no line joins them. A round's value is its instrumented transfers' mean.",
             *(
                 [
                     f"busbw is bytes over time, times nccl-tests' factor for n ranks ({'; '.join(factors)}).",
@@ -134,24 +134,43 @@ def _caption(name: str, row: Row, curves: Sequence[TransferCurve], marks: Sequen
                 if factors
                 else []
             ),
-            *marks,
         ],
         name=name,
         end=f", {row.case.backend or 'no backend'}",
     )
 
 
-def _heading(name: str, curves: Sequence[TransferCurve]) -> str:
-    """Return a heading that says what bounds transfers on the most ranks.
+def _rounds_words(rounds: Sequence[int]) -> str:
+    return f"{rounds[0]} to {rounds[-1]} rounds" if len(rounds) > 1 else counted(rounds[0], "round")
 
-    The heading has the time and busbw of the smallest and the largest transfers.
-    """
-    curve = max(curves, key=lambda one: (one.world_size, len(one.points)))
-    first, last = curve.points[0], curve.points[-1]
+
+def _told(curves: Sequence[TransferCurve]) -> TransferCurve:
+    """Return the curve that the title is about, the one with the most ranks."""
+    return max(curves, key=lambda one: (one.world_size, len(one.points)))
+
+
+def _title(curves: Sequence[TransferCurve]) -> str:
+    """Return the finding: what bounds transfers, and the time and busbw of the smallest and the largest."""
+    curve = _told(curves)
     answer = answer_of(curve)
+    ends = list(dict.fromkeys((curve.points[0], curve.points[-1])))
+    times = ", ".join(f"{format_bytes(one.bytes)} take {one.time_ms.number} ms" for one in ends)
+    rates = ", ".join(
+        f"{format_bytes(one.bytes)} take {one.time_ms.number} ms"
+        + (f" ({one.busbw.number} GB/s)" if one.busbw is not None else "")
+        for one in ends
+    )
+    start = f"{capital(answer)}; " if answer else ""
+    return first_short(f"{start}{rates}", f"{start}{times}", capital(answer) or times)
+
+
+def _details(curves: Sequence[TransferCurve]) -> str:
+    """Return a sentence with the times of the smallest and the largest transfers, and their intervals."""
+    curve = _told(curves)
+    first, last = curve.points[0], curve.points[-1]
     return (
-        f"{name}, {curve.name}: {f'{answer}; ' if answer else ''}{format_bytes(first.bytes)} take {_time(first)}, "
-        f"{format_bytes(last.bytes)} take {_time(last)}"
+        f"{capital(curve.name)}: {format_bytes(first.bytes)} take {_time(first)}, {format_bytes(last.bytes)} take "
+        f"{_time(last)}."
     )
 
 

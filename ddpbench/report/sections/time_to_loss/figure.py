@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
-from ddpbench.report.captions import captioned, label_of
+from ddpbench.report.captions import captioned, label_of, not_shown
 from ddpbench.report.draw import style
+from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.time_to_loss.lines import TrainedCase, setting_words, task
@@ -59,7 +60,7 @@ def picture(
 
     `apart` is a phrase that distinguishes the group from the groups of other figures.
     """
-    heading = _heading(group) + (f" ({apart})" if apart else "")
+    heading = _title(group)
     members = [line.row for line in lines]
     missing = {
         row.case_id: f"{row.name} ({row.status})"
@@ -71,23 +72,25 @@ def picture(
     caption = captioned(
         setting_words(group),
         [
-            f"Mean loss of the last {over} steps (as many samples in each case as {SMOOTHED_BATCHES} steps of its base",
-            f"case have), means over launches ({launches_each(line.launches for line in lines)}), against training",
-            "time and samples of the whole job. Markers beneath the target, one row per case: where it was reached,",
-            f"{MEDIAN}; whiskers: {MEDIAN_INTERVALS}. Grey: one device. Equal curves hide each other: with the same",
-            "batches a strategy that averages every step's gradients has one device's, unless the model has BatchNorm",
-            "or draws random numbers.",
+            f"Mean loss of the last {over} steps ({launches_each(line.launches for line in lines)}). Markers beneath",
+            f"the target: where it was reached, {MEDIAN}; whiskers: {MEDIAN_INTERVALS}.",
+            *not_shown(missing),
             *(
                 ["A line without a marker: not every launch reached it."]
                 if any(x.time_s is None for x in lines)
                 else []
             ),
+            *(["Hollow markers: emulated."] if any(row.emulated for row in members) else []),
+            f"These are as many samples in each case as {SMOOTHED_BATCHES} steps of its base case have. Curves are",
+            "means over launches, against training time and samples of the whole job. Markers have one row per case.",
+            "Grey: one device. Equal curves hide each other: with the same",
+            "batches a strategy that averages every step's gradients has one device's, unless the model has BatchNorm",
+            "or draws random numbers.",
             *(
                 ["Some cases ran with more ranks than cores (oversubscribed)."]
                 if any(r.oversubscribed for r in members)
                 else []
             ),
-            *(["Hollow markers: emulated."] if any(row.emulated for row in members) else []),
         ],
     )
     return Picture(
@@ -96,7 +99,7 @@ def picture(
         caption=caption,
         alt=(
             "Two line charts of the mean training loss, left against time, s, right against samples, for "
-            f"{series_of([line.drawn_name for line in lines])}. {heading}."
+            f"{series_of([line.drawn_name for line in lines])}. {heading}. {_times(group)}"
         ),
         table=_points_table(lines),
         width_in=style.FULL_WIDTH_IN,
@@ -105,11 +108,13 @@ def picture(
         narrow=partial(paint, lines=lines, stacked=True),
         narrow_in=(style.NARROW_WIDTH_IN, 5.8 + style.LEGEND_LINE_IN * lines_above(names_of(lines, 1), 1)),
         label=label_of(members),
+        group=apart,
         missing=missing,
     )
 
 
-def _heading(lines: Sequence[TrainedCase]) -> str:
+def _title(lines: Sequence[TrainedCase]) -> str:
+    """Return the finding: how long the fastest case trains to the target, and the fastest single device."""
     target = lines[0].target
     reached = _fair(lines)
     others = [line for line in reached if traits_of(line.row.case).exchanges]
@@ -118,11 +123,22 @@ def _heading(lines: Sequence[TrainedCase]) -> str:
         who = "in every launch" if any(line.reached for line in lines) else "in any launch"
         return f"No case on separate cores reached a loss of {target:g} {who}"
     first = min(others or reached, key=_seconds)
-    text = f"{first.drawn_name}: {first.time_s} s to a loss of {target:g}"
+    seconds = number(_seconds(first))
+    texts = [
+        f"{first.drawn_name}: {seconds} s to a loss of {target:g}",
+        f"{seconds} s to a loss of {target:g}",
+    ]
     if others and bases:
         best = min(bases, key=_seconds)
-        text += f"; {best.drawn_name}: {best.time_s} s"
-    return text
+        texts = [f"{texts[0]}; {best.drawn_name}: {number(_seconds(best))} s", *texts]
+    return first_short(*texts)
+
+
+def _times(lines: Sequence[TrainedCase]) -> str:
+    """Return a sentence with the times to the target and their intervals; empty if no case reached it."""
+    reached = sorted(_fair(lines), key=_seconds)
+    words = [f"{line.drawn_name} {line.time_s} s" for line in reached[:3]]
+    return f"To the target: {series_of(words)}." if words else ""
 
 
 def _fair(lines: Sequence[TrainedCase]) -> list[TrainedCase]:

@@ -1,0 +1,75 @@
+"""The rule for the texts of a figure: a short finding as its title, and at most two lines beneath.
+
+Every figure passes through `fitted` or `beneath`. What does not fit stands on the page under "How to read this".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ddpbench.analysis.sentences import sentences_of
+from ddpbench.report.draw.canvas import note_characters, wrapped
+from ddpbench.report.parts import Picture
+
+MOST_WORDS = 14
+"""Maximum number of words in a title. Numbers do not count, such as `16`, `5.3` or `1,024`."""
+MOST_LINES = 2
+"""Maximum number of lines of the text beneath a picture."""
+
+
+def words_in(title: str) -> int:
+    """Return the number of words in a title, without numbers and signs."""
+    return sum(any(map(str.isalpha, word)) for word in title.split())
+
+
+def short_enough(title: str) -> bool:
+    """Return whether a title has at most MOST_WORDS words."""
+    return words_in(title) <= MOST_WORDS
+
+
+def first_short(*titles: str) -> str:
+    """Return the first of the titles that is short enough, or else the last.
+
+    A section passes its titles in order of content, so that long names of cases lead to a title with less in it.
+    """
+    return next(filter(short_enough, titles), titles[-1])
+
+
+def fitted(picture: Picture) -> Picture:
+    """Return the picture with a title and a caption that follow the rule.
+
+    A title that is too long is cut, for example because a case's name is long. `reading` begins with the whole of it,
+    and also gets the sentences of the caption for which there is no room beneath.
+    """
+    heading, whole = cut(picture.heading)
+    caption, rest = beneath(picture.caption, picture.width_in)
+    return replace(picture, heading=heading, caption=caption, reading=joined([whole, rest, picture.reading]))
+
+
+def cut(title: str) -> tuple[str, str]:
+    """Return a title that is short enough, and the whole title as a sentence if it had to be cut."""
+    if short_enough(title):
+        return title, ""
+    kept = title.split()
+    while words_in(" ".join(kept)) > MOST_WORDS:
+        kept.pop()
+    return f"{' '.join(kept)} \N{HORIZONTAL ELLIPSIS}", f"{title}."
+
+
+def beneath(caption: str, width_in: float) -> tuple[str, str]:
+    """Return the sentences of a caption that fit beneath a picture, and the others.
+
+    `width_in` is the picture's width in inches. A section therefore puts the most important sentences first.
+    """
+    width = note_characters(width_in)
+    sentences = sentences_of(caption)
+    shown: list[str] = []
+    while sentences and len(wrapped(" ".join([*shown, sentences[0]]), width)) <= MOST_LINES:
+        shown.append(sentences.pop(0))
+    return " ".join(shown), " ".join(sentences)
+
+
+def joined(texts: Iterable[str]) -> str:
+    """Return the texts that are not empty, with spaces between them."""
+    return " ".join(filter(None, texts))
