@@ -78,6 +78,53 @@ class StepParts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RankTimes:
+    """Times of a rank's single steps, and what fills its step (`analysis/step_times.py`).
+
+    The parts are means over instrumented steps, first of a launch and then over launches, so that they add up to
+    `step_s`. They are None if the rank has no instrumented steps. `compute_s` is forward, backward, optimizer and other
+    computation.
+    """
+
+    case_id: str
+    rank: int
+    role: str
+    """Why it stands for the others in a case of many ranks, such as `most computation`; empty for rank 0 and in a case
+    whose ranks are all here.
+    """
+    ranks: int
+    """Number of ranks with timed steps, of which some are here."""
+    launches: int
+    steps: int
+    """Number of timed steps in these launches."""
+    quantiles_s: tuple[float, ...]
+    """Quantiles of the timed steps, seconds, at each of `QUANTILES`: from the shortest to the longest step."""
+    step_s: float | None
+    compute_s: float | None
+    exposed_comm_s: float | None
+    exposed_wait_s: float | None
+    """Time that the rank waits for other ranks, with its own gradients ready."""
+    data_s: float | None
+    not_attributed_s: float | None
+
+    @property
+    def median_s(self) -> float:
+        """Return the median of the timed steps, in seconds."""
+        return self.quantiles_s[QUANTILES.index(50)]
+
+    @property
+    def p95_s(self) -> float | None:
+        """Return the 95th percentile of the timed steps, in seconds; None if the steps are too few for one."""
+        return self.quantiles_s[QUANTILES.index(95)] if self.steps >= FEWEST_FOR_P95 else None
+
+
+QUANTILES = tuple(range(0, 101, 5))
+"""Quantiles of single steps that are kept, in per cent."""
+FEWEST_FOR_P95 = 20
+"""Smallest number of steps with a 95th percentile, of which one step in twenty is longer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class StrategyPhase:
     """Times of a span of a case that records more than the standard spans, such as a case of `data_parallel`."""
 

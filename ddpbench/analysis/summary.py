@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         LossPoint,
         NetworkResult,
         Proved,
+        RankTimes,
         StepParts,
         StrategyPhase,
         TrainedToLoss,
@@ -165,6 +166,7 @@ class StepResults:
     launches: tuple[LaunchResult, ...] = ()
     comparisons: tuple[Compared, ...] = ()
     breakdown: tuple[StepParts, ...] = ()
+    by_rank: tuple[RankTimes, ...] = ()
     phases: tuple[StrategyPhase, ...] = ()
     waterfall: tuple[EfficiencyLoss, ...] = ()
     laws: tuple[CurveLaws, ...] = ()

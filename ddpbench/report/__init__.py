@@ -60,7 +60,7 @@ def _pictures(folder: Path) -> list[Path]:
     """Return the files in a folder that have names of this package's pictures; empty if the folder does not exist."""
     kinds = {"breakdown", "buckets", "communication", "evaluation", "heatmap", "heatmap-links", "inputs"}
     kinds |= {"laws", "layouts", "links", "links-settings", "network", "one-step", "precision", "scaling"}
-    kinds |= {"checkpoints", "snapshots", "strategies", "time-to-loss", "waterfall"}
+    kinds |= {"checkpoints", "snapshots", "step-times", "strategies", "time-to-loss", "waterfall"}
     return [
         path
         for path in (sorted(folder.iterdir()) if folder.is_dir() else ())

@@ -20,6 +20,7 @@ from ddpbench.analysis.results import (
     LossPoint,
     NetworkResult,
     Proved,
+    RankTimes,
     StepParts,
     StrategyPhase,
     TrainedToLoss,
@@ -40,6 +41,7 @@ def embedded_json(summary: RunSummary) -> str:
     results = {
         "launches": columns_of(LaunchResult, steps.launches),
         "breakdown": columns_of(StepParts, steps.breakdown),
+        "step_times_by_rank": columns_of(RankTimes, steps.by_rank),
         "phases": columns_of(StrategyPhase, steps.phases),
         "proofs": columns_of(Proved, training.proofs),
         "comparisons": columns_of(Compared, steps.comparisons),

@@ -40,6 +40,7 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.positions import position_spread
 from ddpbench.analysis.read.reading import read_cases_of
 from ddpbench.analysis.scaling.curves import CurveLaws, LawsOf, judged_laws, law_findings
+from ddpbench.analysis.step_times import rank_times
 from ddpbench.analysis.steps.communication import transfer_results
 from ddpbench.analysis.steps.one_step import one_step
 from ddpbench.analysis.steps.waterfall import waterfall_of
@@ -159,6 +160,7 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, progress: OnProgr
             launches=tuple(launch_results(cases)),
             comparisons=tuple(compared(cases, withheld.keys())),
             breakdown=tuple(step_parts(cases)),
+            by_rank=tuple(rank_times(cases)),
             phases=tuple(phases_of(cases)),
             waterfall=tuple(waterfall_of(cases)),
             laws=laws,

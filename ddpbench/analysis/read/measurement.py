@@ -224,11 +224,13 @@ def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case, foreig
     loss_curve = loss_curve_of(launch.round, [rank.of(LossCurve) for rank in every], case, one_host=one_host)
     cores = len({core for start in _starts(ranks) for core in start.cores})
     paces = [_timed_paces(rank) for rank in every]
-    series = _series(blocks) if timing is not None else []
+    by_rank = _series(dict(zip(ranks, blocks, strict=False))) if timing is not None else {}
+    series = list(by_rank.values())
     launch = replace(
         launch,
         timing=replace(timing, session=launch.session) if timing is not None else None,
         step_ns=np.concatenate(series) if series else None,
+        step_ranks=tuple((rank, len(own)) for rank, own in by_rank.items()),
         change=launch_change(series),
         own_step_s=tuple(_own_step_s(of) for of in blocks) if timing is not None else (),
         faults_per_step=faults_per_step(blocks),
@@ -340,17 +342,17 @@ def _own_step_s(blocks: Mapping[int, Block]) -> float:
     )
 
 
-def _series(ranks: Sequence[Mapping[int, Block]]) -> list[NDArray[np.int64]]:
-    """Return one array for each rank that trains on samples: the durations of its individual steps (ns).
+def _series(ranks: Mapping[int, Mapping[int, Block]]) -> dict[int, NDArray[np.int64]]:
+    """Return one array for each rank that trains on samples, by rank: the durations of its individual steps (ns).
 
     Only blocks that all ranks recorded are included.
     """
-    shared = sorted(set.intersection(*(set(blocks) for blocks in ranks)))
-    return [
-        np.array([time_ns for index in shared for time_ns in blocks[index].step_ns], np.int64)
-        for blocks in ranks
+    shared = sorted(set.intersection(*(set(blocks) for blocks in ranks.values())))
+    return {
+        rank: np.array([time_ns for index in shared for time_ns in blocks[index].step_ns], np.int64)
+        for rank, blocks in ranks.items()
         if any(blocks[index].samples > 0 for index in shared)
-    ]
+    }
 
 
 def _flags(noise: Noise, ready: bool) -> Iterable[str]:

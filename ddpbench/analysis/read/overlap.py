@@ -88,6 +88,8 @@ class Breakdown:
     """
     window_s: Mapping[int, float] = field(default_factory=dict)
     """Time per step from the first rank's start of these steps to the last rank's end, on one clock, by round."""
+    by_rank: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """Each rank's parts and `step`, by rank, seconds: means over the steps of a launch, and then over launches."""
     sent_bytes: float | None = None
     """Bytes per step that the busiest rank passed to the network, mean over steps; None if they were not counted."""
 
@@ -222,9 +224,13 @@ def _breakdowns(cases: Sequence[Instrumented]) -> list[Breakdown | None]:
         np.bincount(one, minlength=len(noted.launches))
         for one in ((moved.dropped, moved.launch) if moved is not None else (noted.spans[:0, 0],) * 2)
     )
+    parts_ns = noted.rank_sums_ns(lengths * _divided(covered), owner)
+    steps_ns = noted.rank_sums_ns(noted.steps[:, 3] - noted.steps[:, 2], noted.steps[:, 0])
     sums = _Sums(
-        by_launch=noted.means_s(lengths * _divided(covered), owner),
-        steps_s=noted.means_s(noted.steps[:, 3] - noted.steps[:, 2], noted.steps[:, 0]),
+        by_launch=noted.launch_means_s(parts_ns),
+        steps_s=noted.launch_means_s(steps_ns),
+        ranks_of=noted.ranks_of,
+        by_rank=noted.rank_means_s(np.concatenate([parts_ns[: len(PARTS)], steps_ns[np.newaxis]])),
         windows_s=noted.windows_s().tolist(),
         under_way=moved.under_way_s(noted.steps_of_a_rank()) if moved is not None else {},
         sizes=moved.moved() if moved is not None else {},
@@ -245,6 +251,10 @@ class _Sums:
     by_launch: NDArray[np.float64]
     """Seconds per rank and step, one row for each of `PARTS` and then `_TOTALS`, and one column for each launch."""
     steps_s: NDArray[np.float64]
+    ranks_of: Sequence[tuple[int, int]]
+    """Launch and rank of each column of `by_rank`."""
+    by_rank: NDArray[np.float64]
+    """Seconds per step of each rank of each launch, one row for each of `PARTS` and then the step."""
     windows_s: Sequence[float]
     under_way: Mapping[int, float]
     sizes: Mapping[int, Mapping[tuple[str, int], Moved]]
@@ -283,8 +293,23 @@ def _breakdown(case: Instrumented, own: range, numbers: Sequence[int], sums: _Su
         transfers={number: sums.sizes.get(launch, {}) for launch, number in launches},
         network_s={number: sums.under_way[launch] for launch, number in launches if launch in sums.under_way},
         window_s={number: sums.windows_s[launch] for launch, number in launches},
+        by_rank=_by_rank(own, sums),
         sent_bytes=_busiest_bytes(case.launches),
     )
+
+
+def _by_rank(own: range, sums: _Sums) -> dict[int, dict[str, float]]:
+    """Return each rank's parts and step (`Breakdown.by_rank`) in the launches with the indices `own`."""
+    columns: defaultdict[int, list[int]] = defaultdict(list)
+    for column_of, (launch, rank) in enumerate(sums.ranks_of):
+        if launch in own:
+            columns[rank].append(column_of)
+    return {
+        rank: dict(
+            zip((*PARTS, "step"), np.mean(sums.by_rank[:, columns[rank]], axis=1).tolist(), strict=True)
+        )
+        for rank in sorted(columns)
+    }
 
 
 def _spans_over_launches(
@@ -316,6 +341,8 @@ class _Noted:
     """Launch of each step."""
     owners: Ints
     """Rank of each step, counted over all ranks of all launches."""
+    ranks_of: Sequence[tuple[int, int]]
+    """Launch and rank of each number in `owners`."""
     step_of: Ints
     """Group of each transfer's record; -1 if its step was not recorded."""
     first_of: Ints
@@ -328,16 +355,29 @@ class _Noted:
         owner = np.concatenate([self.owners, of_spans])
         return apart(owner, *(np.concatenate([self.steps[:, end], self.spans[:, end]]) for end in (2, 3)))
 
-    def means_s(self, lengths_ns: NDArray[Any], group: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Add the lengths within each step, and return the mean of these sums over each launch's steps, in seconds.
+    def rank_sums_ns(self, lengths_ns: NDArray[Any], group: NDArray[np.intp]) -> Ints:
+        """Return the sums of the lengths within the steps of each rank of each launch, in the order of `ranks_of`.
 
         `group` has the group of each length along the last axis, in order.
         """
-        count = np.bincount(self.launch_of)
-        ends = np.searchsorted(self.launch_of[group], np.arange(1, len(count) + 1))
+        ends = np.searchsorted(self.owners[group], np.arange(1, len(self.ranks_of) + 1))
         before = np.zeros((*lengths_ns.shape[:-1], lengths_ns.shape[-1] + 1), np.int64)
         np.cumsum(lengths_ns, axis=-1, out=before[..., 1:])
-        found: NDArray[np.float64] = np.diff(np.take(before, ends, axis=-1), axis=-1, prepend=0) / count / 1e9
+        found: Ints = np.diff(np.take(before, ends, axis=-1), axis=-1, prepend=0)
+        return found
+
+    def launch_means_s(self, sums_ns: Ints) -> NDArray[np.float64]:
+        """Return means over the ranks and steps of each launch, in seconds, of sums by rank as `rank_sums_ns` gives."""
+        launches = np.array([launch for launch, _ in self.ranks_of])
+        firsts = np.searchsorted(launches, np.arange(len(self.launches)))
+        whole = np.add.reduceat(sums_ns, firsts, axis=-1)
+        found: NDArray[np.float64] = whole / np.bincount(self.launch_of) / 1e9
+        return found
+
+    def rank_means_s(self, sums_ns: Ints) -> NDArray[np.float64]:
+        """Return means over the steps of each rank of each launch, in seconds. A rank without steps has 0."""
+        count = np.bincount(self.owners, minlength=len(self.ranks_of))
+        found: NDArray[np.float64] = sums_ns / np.maximum(count, 1) / 1e9
         return found
 
     def windows_s(self) -> NDArray[np.float64]:
@@ -380,20 +420,20 @@ def _noted(cases: Sequence[Instrumented]) -> _Noted | None:
     step_of: list[int] = []
     first_of: list[int] = []
     owners: list[int] = []
-    ranks_before = 0
+    ranks_of: list[tuple[int, int]] = []
     for case in cases:
         first = len(found)
         for number, ranks in zip(case.rounds, case.launches, strict=True):
             if not any(noted.steps for noted in ranks.values()):
                 continue
-            for noted in ranks.values():
+            for rank, noted in ranks.items():
                 groups = {step.step: group for group, step in enumerate(noted.steps, start=len(steps))}
                 steps += noted.steps
-                owners += [ranks_before] * len(noted.steps)
+                owners += [len(ranks_of)] * len(noted.steps)
                 launch_of += [len(found)] * len(noted.steps)
                 step_of += [groups.get(transfer.step, -1) for transfer in noted.transfers]
                 first_of += [min(groups.values(), default=-1)] * len(noted.earlier)
-                ranks_before += 1
+                ranks_of.append((len(found), rank))
             found.append(ranks)
             numbers.append(number)
             processes.append(case.processes)
@@ -418,6 +458,7 @@ def _noted(cases: Sequence[Instrumented]) -> _Noted | None:
         spans=spans,
         launch_of=np.array(launch_of, np.int64),
         owners=np.array(owners, np.int64),
+        ranks_of=ranks_of,
         step_of=np.array(step_of, np.int64),
         first_of=np.array(first_of, np.int64),
     )

@@ -1,0 +1,440 @@
+"""The section on single steps: a strip of step times for each rank, and a table of what fills each rank's step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ddpbench.analysis.results import QUANTILES, RankTimes
+from ddpbench.analysis.statistics.judgement import MARGIN
+from ddpbench.report.captions import alike_setting, captioned, label_of, marks_of
+from ddpbench.report.draw import style
+from ddpbench.report.draw.lines import in_lines, text_width_in
+from ddpbench.report.draw.scales import scale
+from ddpbench.report.figure_texts import first_short
+from ddpbench.report.parts import Cell, Column, Picture, Section, Table
+from ddpbench.report.rows import Row
+from ddpbench.report.words import milliseconds, percent, ranks, series_of
+from ddpbench.strategies.traits import traits_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from ddpbench.report.draw.sheet import Sheet
+
+MOST_STRIPS = 14
+"""Maximum number of strips in the figure, which is then at most 450 pixels high."""
+_PITCH_IN, _GAP_IN, _HEAD_IN = 0.21, 0.1, 0.22
+_ABOVE_IN, _AXIS_IN = 0.08, 0.52
+_STRIP = 0.36
+"""Half the height of a strip, in strips."""
+_FAR = 1.6
+"""The axis ends before steps that are longer than this many times the longest 95th percentile."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Strips:
+    """A case with the step times of its ranks, or of the ranks that stand for them."""
+
+    row: Row
+    name: str
+    ranks: tuple[RankTimes, ...]
+
+    @property
+    def omitted(self) -> int:
+        """Return the number of ranks that have steps and are not here."""
+        return self.ranks[0].ranks - len(self.ranks)
+
+    @property
+    def slowest(self) -> RankTimes:
+        """Return the rank whose median step is longest."""
+        return max(self.ranks, key=lambda one: one.median_s)
+
+
+def section(times: Sequence[RankTimes], rows: Sequence[Row], first: Sequence[str] = ()) -> Section:
+    """Return the section on single steps.
+
+    `first` holds the ids of the cases that the answer compares, which are drawn before all others.
+    """
+    cases = _cases(times, rows)
+    drawn = _drawn(cases, first)
+    rest = len(cases) - len(drawn)
+    notes = (
+        [
+            f"{len(drawn)} of {len(cases)} cases are drawn, those of most ranks first; the data to download have all."
+        ]
+        if rest
+        else []
+    )
+    return Section(
+        anchor="step-times",
+        title="Step times",
+        question="How much do steps vary, and which rank waits?",
+        pictures=(_picture(drawn, _missing(rows, cases)),) if drawn else (),
+        notes=tuple(notes),
+        absent="" if drawn else "No launch recorded the times of single steps.",
+        tables=(_parts_table(drawn),) if any(_known(one) for one in drawn) else (),
+    )
+
+
+def _cases(times: Sequence[RankTimes], rows: Sequence[Row]) -> list[Strips]:
+    by_case: dict[str, list[RankTimes]] = {}
+    for one in times:
+        by_case.setdefault(one.case_id, []).append(one)
+    return [
+        Strips(row=row, name=row.names.short(row.case), ranks=tuple(by_case[row.case_id]))
+        for row in rows
+        if row.ok and row.case_id in by_case
+    ]
+
+
+def _missing(rows: Sequence[Row], cases: Sequence[Strips]) -> Mapping[str, str]:
+    there = {one.row.case_id for one in cases}
+    return {
+        row.case_id: f"{row.name} ({row.status})" for row in rows if not row.ok and row.case_id not in there
+    }
+
+
+def _drawn(cases: Sequence[Strips], first: Sequence[str]) -> list[Strips]:
+    """Return the cases that fit: those of `first`, and then those of the most ranks on separate cores."""
+    order = sorted(
+        cases,
+        key=lambda one: (
+            first.index(one.row.case_id) if one.row.case_id in first else len(first),
+            one.row.oversubscribed,
+            -one.row.case.world_size,
+        ),
+    )
+    kept: list[Strips] = []
+    for one in order:
+        if kept and sum(len(case.ranks) for case in (*kept, one)) > MOST_STRIPS:
+            break
+        kept.append(one)
+    return kept
+
+
+def _known(one: Strips) -> bool:
+    return any(each.step_s is not None for each in one.ranks)
+
+
+def _picture(cases: Sequence[Strips], missing: Mapping[str, str]) -> Picture:
+    heading = _title(cases)
+    every = [each for one in cases for each in one.ranks]
+    rows = [one.row for one in cases]
+    launches = sorted({each.launches for each in every})
+    counted = f"{launches[0]}" if len(launches) == 1 else f"{launches[0]} to {launches[-1]}"
+    beyond = max(each.quantiles_s[-1] for each in every) * 1e3
+    end = _span(cases)[1]
+    caption = captioned(
+        alike_setting(rows),
+        [
+            f"Each thin tick: 5 % of a rank's timed steps, of {counted} launches; thick: median; triangle: p95.",
+            *marks_of(rows, missing),
+            *(
+                [f"The axis ends before single steps of up to {milliseconds(beyond / 1e3)} ms."]
+                if beyond > end
+                else []
+            ),
+            *_omitted(cases),
+            "Ticks are at the quantiles 0, 5, 10 ... 100 % of single steps, of all launches together.",
+            "In synchronous training all ranks' steps are equally long: the table says which rank the others wait for.",
+        ],
+    )
+    return Picture(
+        file_name="step-times",
+        heading=heading,
+        caption=caption,
+        alt=(
+            f"Strip plot of single step times, ms, by rank, for {series_of([one.name for one in cases])}. {heading}. "
+            f"{_medians(cases)}"
+        ),
+        table=_table(cases),
+        width_in=style.FULL_WIDTH_IN,
+        height_in=_ABOVE_IN + _AXIS_IN + sum(_PITCH_IN * len(one.ranks) + _GAP_IN for one in cases),
+        paint=partial(_paint, cases=cases),
+        narrow=partial(_paint_narrow, cases=cases),
+        narrow_in=(
+            style.NARROW_WIDTH_IN,
+            _AXIS_IN
+            + sum(2 * _PITCH_IN * len(one.ranks) + _HEAD_IN * _lines(one) + _GAP_IN for one in cases),
+        ),
+        label=label_of(rows),
+        missing=missing,
+    )
+
+
+def _omitted(cases: Sequence[Strips]) -> list[str]:
+    """Return a sentence that says which ranks stand for cases with many ranks; empty if all ranks are drawn."""
+    left = [one for one in cases if one.omitted]
+    if not left:
+        return []
+    roles = series_of(list(dict.fromkeys(each.role for one in left for each in one.ranks if each.role)))
+    which = series_of([f"{one.omitted} of {one.ranks[0].ranks}" for one in left])
+    return [f"Shown of many ranks: rank 0 and those with {roles}; omitted: {which} ranks."]
+
+
+def _title(cases: Sequence[Strips]) -> str:
+    """Return the finding: the rank that waits longest for others, or else how much steps vary."""
+    fair = [one for one in cases if not one.row.oversubscribed]
+    if not any(one.row.case.world_size > 1 for one in fair) and any(one.row.oversubscribed for one in cases):
+        return "Every case above one rank ran oversubscribed: none is ranked"
+    waits = [
+        (each.exposed_wait_s / each.step_s, one, each)
+        for one in fair
+        if traits_of(one.row.case).exchanges
+        for each in one.ranks
+        if each.exposed_wait_s is not None and each.step_s
+    ]
+    share, case, waiting = max(waits, key=lambda found: found[0], default=(0.0, fair[0], fair[0].ranks[0]))
+    if share >= MARGIN:
+        size = milliseconds(waiting.exposed_wait_s or 0.0)
+        whom = "other ranks"
+        if waiting.ranks == 2:
+            whom = next((f"rank {one.rank}" for one in case.ranks if one is not waiting), whom)
+        return first_short(
+            f"Rank {waiting.rank} of {_called(case, cases)} waits {size} ms a step for {whom}",
+            f"Rank {waiting.rank} waits {size} ms a step for {whom}",
+        )
+    told = max(fair, key=lambda one: one.row.case.world_size)
+    spread = told.slowest
+    if spread.p95_s is None:
+        return first_short(
+            f"{told.name}: too few steps to tell how much they vary",
+            "Too few steps to tell how much they vary",
+        )
+    vary = f"vary by {percent(spread.p95_s / spread.median_s - 1)} between median and p95"
+    return first_short(f"Steps of {_called(told, cases)} {vary}", f"Steps {vary}")
+
+
+def _called(case: Strips, cases: Sequence[Strips]) -> str:
+    """Return a case as its strategy and ranks, `DDP at 2 ranks`, or by its name if others have these, too."""
+    same = {(one.row.strategy_name, one.row.case.world_size) for one in cases if one is not case}
+    key = (case.row.strategy_name, case.row.case.world_size)
+    return case.name if key in same else f"{key[0]} at {ranks(key[1])}"
+
+
+def _medians(cases: Sequence[Strips]) -> str:
+    """Return a sentence with the median and the 95th percentile of the slowest rank of each case."""
+    words = [f"{one.name} {_numbers(one.slowest)}" for one in cases]
+    return f"Of each case's slowest rank: {'; '.join(words)}."
+
+
+def _numbers(each: RankTimes) -> str:
+    """Return a rank's median and 95th percentile as text, in ms."""
+    p95 = "" if each.p95_s is None else f", p95 {milliseconds(each.p95_s)}"
+    return f"{milliseconds(each.median_s)}{p95} ms"
+
+
+def _rank_name(each: RankTimes) -> str:
+    return f"rank {each.rank}{f' ({each.role})' if each.role else ''}"
+
+
+def _table(cases: Sequence[Strips]) -> Table:
+    shown = (0, 5, 25, 50, 75, 95, 100)
+    columns = (
+        Column("Case"),
+        Column("Rank"),
+        *(Column(f"{_QUANTILE_NAMES.get(each, f'p{each}')}, ms", number=True) for each in shown),
+        Column("Steps", number=True),
+        Column("Launches", number=True),
+    )
+    rows = tuple(
+        (
+            Cell(text=one.name),
+            Cell(text=_rank_name(each), key=each.rank),
+            *(
+                Cell.ms(None if at == 95 else each.quantiles_s[QUANTILES.index(at)])
+                if at != 95 or each.p95_s is None
+                else Cell.ms(each.p95_s)
+                for at in shown
+            ),
+            Cell.count(each.steps),
+            Cell.count(each.launches),
+        )
+        for one in cases
+        for each in one.ranks
+    )
+    return Table(
+        caption="Times of single timed steps by rank, of all launches together", columns=columns, rows=rows
+    )
+
+
+_QUANTILE_NAMES = {0: "Shortest", 50: "Median", 100: "Longest"}
+
+
+def _parts_table(cases: Sequence[Strips]) -> Table:
+    columns = (
+        Column("Case"),
+        Column("Rank"),
+        Column("Step, ms", number=True),
+        Column("Compute, ms", number=True),
+        Column("Exposed communication, ms", number=True),
+        Column("Waiting for ranks, ms", number=True),
+        Column("Data wait, ms", number=True),
+        Column("Not attributed, ms", number=True),
+    )
+    rows = tuple(
+        (
+            Cell(text=one.name),
+            Cell(text=_rank_name(each), key=each.rank),
+            Cell.ms(each.step_s),
+            Cell.ms(each.compute_s),
+            Cell.ms(each.exposed_comm_s),
+            Cell.ms(each.exposed_wait_s),
+            Cell.ms(each.data_s),
+            Cell.ms(each.not_attributed_s),
+        )
+        for one in cases
+        if _known(one)
+        for each in one.ranks
+    )
+    return Table(
+        caption="What fills each rank's instrumented step: means over steps and launches, which add up to the step",
+        columns=columns,
+        rows=rows,
+    )
+
+
+def _span(cases: Sequence[Strips]) -> tuple[float, float]:
+    """Return the shortest and the longest step that the axis shows, in ms."""
+    every = [each for one in cases for each in one.ranks]
+    low = min(each.quantiles_s[0] for each in every)
+    usual = max(each.quantiles_s[QUANTILES.index(95)] for each in every)
+    high = min(max(each.quantiles_s[-1] for each in every), _FAR * usual)
+    return 1e3 * low, 1e3 * high
+
+
+def _lines(one: Strips) -> int:
+    return in_lines(one.name, style.NARROW_WIDTH_IN - 0.3, style.NOTE_PT).count("\n") + 1
+
+
+def _strip(axes: Axes, place: float, each: RankTimes, look: style.Look, end: float, *, hollow: bool) -> None:
+    """Draw a rank's quantiles as thin ticks, its median as a thick one and its 95th percentile as a triangle.
+
+    The thin ticks are one path, so that a page with many ranks stays small.
+    """
+    xs: list[float] = []
+    ys: list[float] = []
+    for value in each.quantiles_s:
+        if 1e3 * value <= end:
+            xs += [1e3 * value, 1e3 * value, float("nan")]
+            ys += [place - _STRIP, place + _STRIP, float("nan")]
+    axes.plot(xs, ys, "-", color=look.ink, linewidth=0.9, alpha=0.55, zorder=2)
+    axes.plot(
+        [1e3 * each.median_s] * 2,
+        [place - 1.15 * _STRIP, place + 1.15 * _STRIP],
+        "-",
+        color=style.INK,
+        linewidth=2.6,
+        zorder=4,
+    )
+    if each.p95_s is not None:
+        axes.plot(
+            [1e3 * each.p95_s],
+            [place],
+            ">",
+            color=look.colour,
+            markersize=6,
+            markerfacecolor="white" if hollow else look.colour,
+            markeredgecolor=look.ink,
+            markeredgewidth=0.9,
+            zorder=5,
+        )
+
+
+def _ground(axes: Axes, low: float, high: float, one: Strips) -> None:
+    if one.row.oversubscribed:
+        axes.axhspan(low, high, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)
+
+
+def _finish(axes: Axes, cases: Sequence[Strips], top: float) -> None:
+    axes.set_ylim(top, 0)
+    axes.tick_params(axis="y", length=0)
+    scale(axes.xaxis, *_span(cases))
+    axes.set_xlabel("ms per step")
+    axes.grid(visible=True, axis="x")
+    axes.spines["left"].set_visible(False)
+
+
+def _paint(sheet: Sheet, *, cases: Sequence[Strips]) -> None:
+    """Paint one strip for each rank, with names on the left and numbers on the right."""
+    names = [in_lines(one.name, _NAMES_IN, style.TICK_PT) for one in cases]
+    words = [_rank_name(each) for one in cases for each in one.ranks]
+    rank_in = max(text_width_in(word, style.NOTE_PT) for word in words)
+    left = 0.35 + max(text_width_in(name, style.TICK_PT) for name in names) + rank_in
+    axes = sheet.axes(left, _AXIS_IN, sheet.width_in - left - 1.75, sheet.height_in - _ABOVE_IN - _AXIS_IN)
+    end = _span(cases)[1]
+    at, gap = 0.0, _GAP_IN / _PITCH_IN
+    per_in = 1 / (sheet.width_in - left - 1.75)
+    for one, name in zip(cases, names, strict=True):
+        _ground(axes, at, at + len(one.ranks) + gap, one)
+        axes.text(
+            -(rank_in + 0.2) * per_in,
+            at + gap / 2 + len(one.ranks) / 2,
+            name,
+            transform=axes.get_yaxis_transform(),
+            ha="right",
+            va="center",
+            fontsize=style.TICK_PT,
+        )
+        for number, each in enumerate(one.ranks):
+            place = at + gap / 2 + number + 0.5
+            beside = ((-0.08 * per_in, "right", _rank_name(each)), (1 + 0.1 * per_in, "left", _numbers(each)))
+            for x, side, text in beside:
+                axes.text(
+                    x,
+                    place,
+                    text,
+                    transform=axes.get_yaxis_transform(),
+                    ha=side,
+                    va="center",
+                    fontsize=style.NOTE_PT,
+                    color=style.MUTED if side == "right" else style.INK,
+                )
+            _strip(axes, place, each, style.look(one.row.case), end, hollow=one.row.emulated)
+        at += len(one.ranks) + gap
+    axes.set_yticks([])
+    _finish(axes, cases, at)
+
+
+_NAMES_IN = 2.2
+
+
+def _paint_narrow(sheet: Sheet, *, cases: Sequence[Strips]) -> None:
+    """Paint the layout for a phone, with each case's name and each rank's numbers above the strip."""
+    axes = sheet.axes(0.14, _AXIS_IN, sheet.width_in - 0.32, sheet.height_in - _AXIS_IN)
+    end = _span(cases)[1]
+    at, gap, head = 0.0, _GAP_IN / _PITCH_IN, _HEAD_IN / _PITCH_IN
+    for one in cases:
+        high = 2 * len(one.ranks) + head * _lines(one) + gap
+        _ground(axes, at, at + high, one)
+        name = in_lines(one.name, style.NARROW_WIDTH_IN - 0.3, style.NOTE_PT)
+        where = axes.get_yaxis_transform()
+        axes.text(0, at + 0.1, name, transform=where, va="top", fontsize=style.NOTE_PT, fontweight="bold")
+        at += head * _lines(one)
+        for each in one.ranks:
+            for x, side, text in (
+                (0.0, "left", _rank_name(each)),
+                (1.0, "right", f"median {_numbers(each)}"),
+            ):
+                axes.text(
+                    x,
+                    at + 0.5,
+                    text,
+                    transform=where,
+                    ha=side,
+                    va="center",
+                    fontsize=style.NOTE_PT,
+                    bbox={"boxstyle": "square,pad=0.05", "facecolor": style.GROUND, "edgecolor": "none"}
+                    if not one.row.oversubscribed
+                    else None,
+                    zorder=3,
+                )
+            _strip(axes, at + 1.5, each, style.look(one.row.case), end, hollow=one.row.emulated)
+            at += 2
+        at += gap
+    axes.set_yticks([])
+    axes.locator_params(axis="x", nbins=6)
+    _finish(axes, cases, at)
