@@ -113,7 +113,7 @@ def test_headings_are_made_of_the_plotted_rows(document: Read) -> None:
     assert "At 4 ranks DDP trains 2.7 times as fast as one rank" in headings
     assert "At 4 ranks DDP trains 2,191 samples/s; upper bound 2,710" in headings
     assert "DDP at 4 ranks: default and 25 MiB buckets are as good as best" in headings
-    details = " ".join(image.attributes["alt"] for image in document.all("img")).replace("\u00a0", " ")
+    details = " ".join(image.attributes["aria-label"] for image in document.figures).replace("\u00a0", " ")
     assert "Efficiency at 4 ranks: DDP 0.675 [0.662, 0.687]." in details
     assert "Samples/s at 4 ranks: DDP 2,191 [2,152, 2,230]; upper bound 2,710." in details
 
@@ -126,7 +126,9 @@ def test_a_cap_is_called_best_where_all_others_are_shown_to_be_slower(tmp_path: 
     document = written(tmp_path, handmade_summary(comparisons=open_still))
     assert "DDP at 4 ranks: no bucket cap is shown to be best#" in texts(document, "h3")
     shortest = "Shortest step: 25 MiB buckets, 14.55 [14.29, 14.81] ms."
-    assert any(shortest in image.attributes["alt"].replace("\u00a0", " ") for image in document.all("img"))
+    assert any(
+        shortest in image.attributes["aria-label"].replace("\u00a0", " ") for image in document.figures
+    )
 
 
 def test_without_comparisons_nothing_is_called_best(tmp_path: Path) -> None:

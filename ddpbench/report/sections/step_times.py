@@ -11,7 +11,7 @@ from ddpbench.analysis.results import QUANTILES, RankTimes
 from ddpbench.analysis.statistics.judgement import MARGIN
 from ddpbench.report.captions import alike_setting, captioned, label_of, marks_of
 from ddpbench.report.draw import style
-from ddpbench.report.draw.lines import in_lines, text_width_in
+from ddpbench.report.draw.lines import height_in, in_lines, text_width_in
 from ddpbench.report.draw.scales import scale
 from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from ddpbench.report.draw.sheet import Sheet
 
-MOST_STRIPS = 14
-"""Maximum number of strips in the figure, which is then at most 450 pixels high."""
+MOST_ROWS = 18.5
+"""Maximum height of all strips, as a multiple of a strip's. The figure is then at most 450 pixels high."""
 _PITCH_IN, _GAP_IN, _HEAD_IN = 0.21, 0.1, 0.22
 _ABOVE_IN, _AXIS_IN = 0.08, 0.52
 _STRIP = 0.36
@@ -109,7 +109,7 @@ def _drawn(cases: Sequence[Strips], first: Sequence[str]) -> list[Strips]:
     )
     kept: list[Strips] = []
     for one in order:
-        if kept and sum(len(case.ranks) for case in (*kept, one)) > MOST_STRIPS:
+        if kept and sum(map(_rows_taken, (*kept, one))) > MOST_ROWS:
             break
         kept.append(one)
     return kept
@@ -152,7 +152,7 @@ def _picture(cases: Sequence[Strips], missing: Mapping[str, str]) -> Picture:
         ),
         table=_table(cases),
         width_in=style.FULL_WIDTH_IN,
-        height_in=_ABOVE_IN + _AXIS_IN + sum(_PITCH_IN * len(one.ranks) + _GAP_IN for one in cases),
+        height_in=_ABOVE_IN + _AXIS_IN + _PITCH_IN * sum(map(_rows_taken, cases)),
         paint=partial(_paint, cases=cases),
         narrow=partial(_paint_narrow, cases=cases),
         narrow_in=(
@@ -306,8 +306,23 @@ def _span(cases: Sequence[Strips]) -> tuple[float, float]:
     return 1e3 * low, 1e3 * high
 
 
+def _beside(one: Strips) -> str:
+    """Return a case's name in lines that fit on the left of its strips."""
+    return in_lines(one.name, _NAMES_IN, style.TICK_PT)
+
+
+def _above(one: Strips) -> str:
+    """Return a case's name in lines of bold type that fit above its strips on a phone."""
+    return in_lines(one.name, (style.NARROW_WIDTH_IN - 0.3) / 1.1, style.NOTE_PT)
+
+
 def _lines(one: Strips) -> int:
-    return in_lines(one.name, style.NARROW_WIDTH_IN - 0.3, style.NOTE_PT).count("\n") + 1
+    return _above(one).count("\n") + 1
+
+
+def _rows_taken(one: Strips) -> float:
+    """Return the height of a case next to its name, as a multiple of a strip's."""
+    return max(len(one.ranks), height_in([_beside(one)], style.TICK_PT) / _PITCH_IN) + _GAP_IN / _PITCH_IN
 
 
 def _strip(axes: Axes, place: float, each: RankTimes, look: style.Look, end: float, *, hollow: bool) -> None:
@@ -360,19 +375,20 @@ def _finish(axes: Axes, cases: Sequence[Strips], top: float) -> None:
 
 def _paint(sheet: Sheet, *, cases: Sequence[Strips]) -> None:
     """Paint one strip for each rank, with names on the left and numbers on the right."""
-    names = [in_lines(one.name, _NAMES_IN, style.TICK_PT) for one in cases]
+    names = [_beside(one) for one in cases]
     words = [_rank_name(each) for one in cases for each in one.ranks]
     rank_in = max(text_width_in(word, style.NOTE_PT) for word in words)
     left = 0.35 + max(text_width_in(name, style.TICK_PT) for name in names) + rank_in
     axes = sheet.axes(left, _AXIS_IN, sheet.width_in - left - 1.75, sheet.height_in - _ABOVE_IN - _AXIS_IN)
     end = _span(cases)[1]
-    at, gap = 0.0, _GAP_IN / _PITCH_IN
+    at = 0.0
     per_in = 1 / (sheet.width_in - left - 1.75)
     for one, name in zip(cases, names, strict=True):
-        _ground(axes, at, at + len(one.ranks) + gap, one)
+        high = _rows_taken(one)
+        _ground(axes, at, at + high, one)
         axes.text(
             -(rank_in + 0.2) * per_in,
-            at + gap / 2 + len(one.ranks) / 2,
+            at + high / 2,
             name,
             transform=axes.get_yaxis_transform(),
             ha="right",
@@ -380,7 +396,7 @@ def _paint(sheet: Sheet, *, cases: Sequence[Strips]) -> None:
             fontsize=style.TICK_PT,
         )
         for number, each in enumerate(one.ranks):
-            place = at + gap / 2 + number + 0.5
+            place = at + high / 2 + number - (len(one.ranks) - 1) / 2
             beside = ((-0.08 * per_in, "right", _rank_name(each)), (1 + 0.1 * per_in, "left", _numbers(each)))
             for x, side, text in beside:
                 axes.text(
@@ -394,7 +410,7 @@ def _paint(sheet: Sheet, *, cases: Sequence[Strips]) -> None:
                     color=style.MUTED if side == "right" else style.INK,
                 )
             _strip(axes, place, each, style.look(one.row.case), end, hollow=one.row.emulated)
-        at += len(one.ranks) + gap
+        at += high
     axes.set_yticks([])
     _finish(axes, cases, at)
 
@@ -410,9 +426,10 @@ def _paint_narrow(sheet: Sheet, *, cases: Sequence[Strips]) -> None:
     for one in cases:
         high = 2 * len(one.ranks) + head * _lines(one) + gap
         _ground(axes, at, at + high, one)
-        name = in_lines(one.name, style.NARROW_WIDTH_IN - 0.3, style.NOTE_PT)
         where = axes.get_yaxis_transform()
-        axes.text(0, at + 0.1, name, transform=where, va="top", fontsize=style.NOTE_PT, fontweight="bold")
+        axes.text(
+            0, at + 0.1, _above(one), transform=where, va="top", fontsize=style.NOTE_PT, fontweight="bold"
+        )
         at += head * _lines(one)
         for each in one.ranks:
             for x, side, text in (
