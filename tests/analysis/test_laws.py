@@ -195,6 +195,31 @@ def test_a_knee_lies_before_the_first_stretch_that_brings_little() -> None:
     )
 
 
+def test_what_a_rejected_law_would_forecast_is_not_said() -> None:
+    """Neither where it predicts most, nor where its throughput would peak."""
+    laws = fit_laws(curve_of(lambda n: (1.9, 1.2, 3.9, 1.1)[int(math.log2(n)) - 1], noise=0.001))
+    assert all(fit.rejected for fit in laws.fits)
+    assert laws.next is None
+    assert laws.peak_words == ""
+
+
+@pytest.mark.parametrize(
+    ("speedup", "scaling", "impossible"),
+    [
+        (gustafson(1.03), "weak", True),
+        (gustafson(0.97), "weak", False),
+        (gustafson(-0.05), "weak", True),
+        (amdahl(1.2), "strong", True),
+        (amdahl(0.0), "strong", False),
+    ],
+)
+def test_a_serial_fraction_is_between_0_and_1(speedup: Any, scaling: str, impossible: bool) -> None:
+    fit = fit_laws(curve_of(speedup, scaling=scaling)).fits[0]
+    assert fit.impossible is impossible
+    assert (fit.judged == "does not apply") is impossible
+    assert fit.rejected is impossible
+
+
 def test_superlinear_speed_up_is_said_in_words() -> None:
     laws = fit_laws(curve_of(lambda n: n * (1 + 0.05 * math.log2(n)), noise=0.002))
     assert any("superlinear" in text for fit in laws.fits for text in fit.remarks)

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from ddpbench.analysis import summarize
 from ddpbench.analysis.summary import RunSummary
@@ -15,7 +16,7 @@ from ddpbench.report import write_report
 from ddpbench.report.embedded import labelled
 from ddpbench.report.parts import Section
 from ddpbench.report.rows import rows_of
-from ddpbench.report.sections.laws import _texts, section
+from ddpbench.report.sections.laws import _paint_curve, _texts, section
 from ddpbench.report.words import percent
 from ddpbench.spec import Budget, Case, PlannedCase
 from tests.report.handmade import changed
@@ -122,7 +123,7 @@ def test_a_machine_without_the_devices_is_told(tmp_path: Path) -> None:
     cases = {strong("single", 1): 100.0, strong("ddp", 4): 27.0}
     # four cores: 2 lies between and 8 does not fit
     assert "Most worth measuring next: 2 ranks;" in of(summary_of(tmp_path / "a", cases)).absent
-    cases = {strong("single", 1): 100.0, strong("ddp", 2): 52.0, strong("ddp", 4): 27.0}
+    cases = {strong("single", 1): 100.0} | {strong("ddp", world): amdahl_ms(world) for world in (2, 4)}
     (curve,) = summary_of(tmp_path / "b", cases).steps.laws
     assert curve.laws.next is not None
     assert (curve.laws.next.world_size, curve.laws.next.here) == (8, False)
@@ -173,6 +174,50 @@ def test_a_law_that_cannot_be_judged_is_not_said_to_miss(tmp_path: Path) -> None
     assert "nor does" not in law
     heading = of(found).pictures[0].heading
     assert heading.endswith("does not follow Amdahl's law within the measurement's error")
+
+
+def weak_summary(path: Path, steps_ms: dict[int, float]) -> RunSummary:
+    """Return a run under weak scaling with these step times by number of ranks."""
+    return summary_of(
+        path, {case_of("ddp" if world > 1 else "single", world): step for world, step in steps_ms.items()}
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps_ms", "judged"),
+    [
+        ({1: 100, 2: 100, 4: 180, 8: 200}, "does not fit"),
+        (
+            {1: 100, 2: 206, 4: 436, 8: 1000},
+            "does not apply",
+        ),  # samples/s of 0.97, 0.92 and 0.8 times one rank's
+    ],
+    ids=["no law follows the points", "a serial fraction above 1"],
+)
+def test_a_rejected_law_has_no_curve_no_parameter_and_no_forecast(
+    tmp_path: Path, steps_ms: dict[int, float], judged: str
+) -> None:
+    """Its curve would show efficiencies that cannot be, below 0 or above 1, next to those that were measured."""
+    found = weak_summary(tmp_path / "run", steps_ms)
+    (curve,) = found.steps.laws
+    gustafson = next(fit for fit in curve.laws.fits if fit.law == "gustafson")
+    assert gustafson.judged == judged
+    drawn = Figure().subplots()
+    _paint_curve(drawn, curve, hollow=False)
+    held = [fit for fit in curve.laws.fits if not fit.rejected]
+    lines = [line for line in drawn.lines if len(line.get_xdata()) > 2 and line.get_color() == "#3B4047"]
+    assert not lines, "Gustafson's curve"
+    assert not any(text.startswith("Gustafson") and "=" in text for text, _ in _texts(curve))
+    picture = of(found).pictures[0]
+    assert "Laws that do not hold are not drawn." in picture.caption
+    what = [row[1].text for row in picture.table.rows]
+    assert "Gustafson's law: serial fraction s" not in what
+    assert "Gustafson's law: off by, %" in what
+    said = next(one.line for one in found.conclusions.findings if one.evidence == "laws")
+    assert "a serial fraction of" not in said
+    assert held or curve.laws.next is None
+    for text in (curve.laws.next.reason if curve.laws.next else "", curve.laws.peak_words):
+        assert "Gustafson" not in text
 
 
 def test_a_line_that_does_not_start_at_1_says_what_it_is_relative_to(summary: RunSummary) -> None:

@@ -288,13 +288,15 @@ def law_findings(laws: Sequence[CurveLaws], cases: Sequence[CaseRun]) -> tuple[F
         if not traits_of(curve.case).exchanges or not curve.laws.fits:
             continue
         sizes = [1, *(point.world_size for point in curve.laws.points)]
-        fits = sorted(curve.laws.fits, key=lambda fit: _TELLING.index(fit.goodness))
+        fits = sorted(
+            curve.laws.fits, key=lambda fit: _TELLING.index("beyond error" if fit.rejected else fit.goodness)
+        )
         fit = fits[0]
         workload, *setting = curve.shared
-        missed = [other for other in fits[1:] if other.goodness == fit.goodness == "beyond error"]
+        missed = [other for other in fits[1:] if fit.rejected and other.judged == fit.judged]
         text = (
             f": {LAW_NAMES[fit.law]}"
-            f"{f' with {parameter_words(fit)}' if fit.goodness != 'beyond error' else ''} {fit.judged}"
+            f"{f' with {parameter_words(fit)}' if not fit.rejected else ''} {fit.judged}"
         )
         runs = [run for run in cases if run.case_id in curve.case_ids.values()]
         finding = Finding(

@@ -58,13 +58,38 @@ class Fit:
         return beta is not None and beta.low is None and beta.value == 0
 
     @property
+    def impossible(self) -> bool:
+        """Return whether the fraction of work that ranks do not share comes out below 0 or above 1.
+
+        No extrapolation of such a law can hold, because its efficiency rises above 1 or falls below 0.
+        """
+        found = [self.parameters[name] for name in _FRACTIONS if name in self.parameters]
+        ends = [
+            (one.value, one.value) if one.low is None or one.high is None else (one.low, one.high)
+            for one in found
+        ]
+        return any(high < -EXACT or low > 1 + EXACT for low, high in ends)
+
+    @property
+    def rejected(self) -> bool:
+        """Return whether the law does not fit or is impossible, so that its curve and forecasts must not be shown."""
+        return self.goodness == "beyond error" or self.impossible
+
+    @property
     def judged(self) -> str:
         """Say whether the law fits, in words."""
-        return _JUDGED[self.goodness]
+        return "does not apply" if self._applies_nowhere else _JUDGED[self.goodness]
+
+    @property
+    def _applies_nowhere(self) -> bool:
+        """Return whether the points are matched, but only by an impossible law."""
+        return self.impossible and self.goodness == "within error"
 
     @property
     def detail(self) -> str:
         """Say on which numbers the goodness of fit is based."""
+        if self._applies_nowhere:
+            return "its serial fraction or contention would be below 0 or above 1"
         size, residual = self.worst
         off = f"off by {_percent(residual)} at most, at {counted(size, 'rank')}"
         if self.goodness == "within error":
@@ -86,6 +111,8 @@ class Fit:
         return f"{self.judged} ({self.detail})"
 
 
+_FRACTIONS = ("s", "alpha")
+"""Parameters that are fractions of the work: Amdahl's and Gustafson's serial fraction, and contention."""
 _JUDGED: dict[Goodness, str] = {
     "within error": "fits within the measurement's error",
     "beyond error": "does not fit",

@@ -217,9 +217,9 @@ def _knee(points: Sequence[LawPoint]) -> tuple[int | None, Sentence]:
 def _peak(usl: Fit | None, peak: Interval, largest: int) -> str:
     """Say in a sentence at which world size throughput peaks by the USL.
 
-    Empty if the data do not show a peak.
+    Empty if the data do not show a peak, or if they reject the law.
     """
-    if usl is None or not _positive(usl.parameters["beta"]) or not math.isfinite(peak.value):
+    if usl is None or usl.rejected or not _positive(usl.parameters["beta"]) or not math.isfinite(peak.value):
         return ""
     if peak.value > EXTRAPOLATION * largest:
         return (
@@ -227,8 +227,7 @@ def _peak(usl: Fit | None, peak: Interval, largest: int) -> str:
         )
     ends = "" if peak.low is None or peak.high is None else f" [{peak.low:.1f}, {peak.high:.1f}]"
     label = ", an extrapolation" if peak.value > largest else ""
-    doubt = "" if usl.goodness != "beyond error" else "; but it does not fit these points"
-    return f"By the USL throughput peaks at {peak.value:.1f}{ends} ranks{label}{doubt}."
+    return f"By the USL throughput peaks at {peak.value:.1f}{ends} ranks{label}."
 
 
 def _positive(interval: Interval) -> bool:

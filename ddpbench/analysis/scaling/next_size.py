@@ -79,12 +79,13 @@ def next_without_fit(
 def next_size(
     model: Model, fits: Sequence[Fit], estimates: Mapping[str, Estimated], devices: int | None
 ) -> NextSize | None:
-    """Return the size at which the laws disagree most, or at which a law is least certain; None without forecasts."""
+    """Return the size at which the laws disagree most, or at which a law is least certain.
+
+    Rejected laws forecast nothing. None if no other law has a forecast.
+    """
     usable = [n for n in model.candidates if devices is None or n <= devices] or model.candidates
     largest = int(model.sizes[-1])
-    # Laws that are known not to hold are used only if all are, and then the text gives no forecast.
-    holding = [fit for fit in fits if fit.goodness != "beyond error"]
-    fits = holding or fits
+    fits = [fit for fit in fits if not fit.rejected]
     best: tuple[float, int, str] | None = None
     for n in usable:
         index = model.candidates.index(n)
@@ -97,8 +98,6 @@ def next_size(
             reason = (
                 f"there the laws disagree most: {LAW_NAMES[a]} gives a speed-up of {math.exp(first.value):.2f} and "
                 f"{LAW_NAMES[b]} {math.exp(second.value):.2f}{label}"
-                if holding
-                else "there the laws are furthest apart, and no law fits"
             )
             options.append((abs(first.value - second.value), reason))
         for law, one in said.items():
@@ -106,8 +105,6 @@ def next_size(
                 reason = (
                     f"there {LAW_NAMES[law]} is least sure of itself: a speed-up between "
                     f"{math.exp(one.low):.2f} and {math.exp(one.high):.2f}{label}"
-                    if holding
-                    else f"there {LAW_NAMES[law]}, which does not fit, is least sure of itself"
                 )
                 options.append(((one.high - one.low) / 2, reason))
         for score, reason in options:

@@ -101,8 +101,11 @@ def _note(curve: CurveLaws) -> Sentence:
     laws = curve.laws
     words: list[str] = [laws.knee_words] if laws.knee_words else []
     for fit in laws.fits:
-        if fit.goodness == "beyond error":  # its parameters, which are in the table, describe nothing
-            words.append(f"{capital(LAW_NAMES[fit.law])} {fit.verdict}.")
+        if fit.rejected:  # its parameters describe nothing
+            words += [
+                f"{capital(LAW_NAMES[fit.law])} {fit.verdict}.",
+                *(fit.remarks if fit.impossible else ()),
+            ]
             continue
         parameters = series_of(
             [f"{_MEANINGS[name]} {value}" for name, value in fit.parameters.items() if name in _SYMBOLS]
@@ -140,7 +143,12 @@ def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str], panel: 
             "point at 1. Lines are laws fitted to the points: solid within the measured range, dashed where they are",
             f"extrapolated, up to {EXTRAPOLATION} times the largest measured world size. Parameters have 95 %",
             "intervals from leaving out one round at a time.",
-            *([_HELD] if any(fit.coherency_held for curve in curves for fit in curve.laws.fits) else []),
+            *([_HELD] if any(fit.coherency_held for curve in curves for fit in _drawn(curve)) else []),
+            *(
+                ["Laws that do not hold are not drawn."]
+                if any(fit.rejected for curve in curves for fit in curve.laws.fits)
+                else []
+            ),
         ],
     )
     alt = (
@@ -166,7 +174,8 @@ def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str], panel: 
 def _fitting(curves: Sequence[CurveLaws]) -> list[Fit | None]:
     """Return the law that fits each curve within its error, preferring laws with fewer parameters."""
     return [
-        next((fit for fit in curve.laws.fits if fit.goodness == "within error"), None) for curve in curves
+        next((fit for fit in curve.laws.fits if fit.goodness == "within error" and not fit.rejected), None)
+        for curve in curves
     ]
 
 
@@ -193,6 +202,10 @@ def _title(curves: Sequence[CurveLaws]) -> str:
                 "Too few points or rounds to judge a law by",
             )
         which = series_of(missed, "or")
+        if any(
+            fit.goodness == "within error" for fit in curve.laws.fits
+        ):  # matched, but by an impossible law
+            return first_short(f"{curve.name} does not follow {which}", f"Scaling does not follow {which}")
         return first_short(
             f"{curve.name} does not follow {which} {within}",
             f"Scaling does not follow {which} {within}",
@@ -214,8 +227,13 @@ def _title(curves: Sequence[CurveLaws]) -> str:
 
 
 def _missed(curve: CurveLaws) -> list[Law]:
-    """Return the laws that do not fit the curve within its error. Laws that cannot be judged are not included."""
-    return [fit.law for fit in curve.laws.fits if fit.goodness == "beyond error"]
+    """Return the laws that are rejected for the curve. Laws that cannot be judged are not included."""
+    return [fit.law for fit in curve.laws.fits if fit.rejected and fit.goodness != "undetermined"]
+
+
+def _drawn(curve: CurveLaws) -> list[Fit]:
+    """Return the laws to draw, which are those that are not rejected."""
+    return [fit for fit in curve.laws.fits if not fit.rejected]
 
 
 def _without(curve: CurveLaws) -> str:
@@ -241,6 +259,7 @@ def _table(group: Sequence[CurveLaws]) -> Table:
             rows += [
                 _line(curve, f"{law}: {_MEANINGS[name]}", None, value, f"{fit.verdict}{squared}")
                 for name, value in fit.parameters.items()
+                if not fit.rejected
             ]
         for point in curve.laws.points:
             rows += [
@@ -249,7 +268,13 @@ def _table(group: Sequence[CurveLaws]) -> Table:
                 _line(curve, "Brought by an added rank, ranks", point.world_size, point.marginal, ""),
             ]
         rows += [
-            _line(curve, f"{capital(LAW_NAMES[fit.law])}: off by, %", size, _scaled(residual), "")
+            _line(
+                curve,
+                f"{capital(LAW_NAMES[fit.law])}: off by, %",
+                size,
+                _scaled(residual),
+                fit.judged if fit.rejected else "",
+            )
             for fit in curve.laws.fits
             for size, residual in fit.residuals.items()
         ]
@@ -301,7 +326,7 @@ def _paint(sheet: Sheet, *, curves: Sequence[CurveLaws], emulated: set[str], sta
         if column == 0:
             axes.set_ylabel("efficiency")
         axes.grid(visible=True, axis="y")
-        _label_lines(axes, curve.laws.fits, top)
+        _label_lines(axes, _drawn(curve), top)
         for number, (text, colour) in enumerate(_texts(curve)):
             sheet.text(
                 left,
@@ -323,7 +348,7 @@ def _paint_curve(axes: Axes, curve: CurveLaws, *, hollow: bool) -> None:
     largest = curve.laws.points[-1].world_size
     axes.set_xscale("log", base=2)
     axes.axhline(1, linestyle=":", color=style.MUTED, linewidth=1.2, zorder=1)
-    for fit in curve.laws.fits:
+    for fit in _drawn(curve):
         for beyond in (False, True):
             part = [(n, s / n) for n, s in fit.line if (n >= largest if beyond else n <= largest)]
             axes.plot(
@@ -383,13 +408,16 @@ _HELD = "Where coherency β is held at 0, the other intervals take it to be 0: t
 
 _AT_ONE = 0.005
 """Largest distance from 1 at which a line still appears to start at 1."""
-_MARKS = {"within error": "fits", "beyond error": "does not fit", "undetermined": "not judged"}
+_MARKS = {"within error": "fits", "undetermined": "not judged"}
 
 
 def _texts(curve: CurveLaws) -> list[tuple[str, str]]:
     """Return the lines of text beneath the axes, one per parameter, each with the colour of its law."""
     lines: list[tuple[str, str]] = []
     for fit in curve.laws.fits:
+        if fit.rejected:
+            lines.append((f"{_SHORT[fit.law]}: {fit.judged}", _COLOURS[fit.law]))
+            continue
         shown = [(name, value) for name, value in fit.parameters.items() if name in _SYMBOLS]
         for index, (name, value) in enumerate(shown):
             head = f"{_SHORT[fit.law]} ({_MARKS[fit.goodness]}): " if index == 0 else ""
