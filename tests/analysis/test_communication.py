@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +13,7 @@ from ddpbench.analysis import summarize
 from ddpbench.analysis.steps.communication import FACTORS, OTHER_CLOCK, line_of
 from ddpbench.records import RunDir
 from ddpbench.report.method import TERMS
+from ddpbench.report.parts import Section
 from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import communication
 from ddpbench.spec import Budget, Case, PlannedCase
@@ -30,10 +32,10 @@ from tests.synthetic import (
 DDP, SMALL, MASTER = case_of("ddp", 2), case_of("ddp", 2, bucket_cap_mb=1.0), case_of("master", 2)
 
 
-def rank(transfers: Sequence[tuple[str, int, int, int]]) -> RankLaunch:
+def rank(transfers: Sequence[tuple[str, int, float, float]]) -> RankLaunch:
     """Return one step with transfers (operation, bytes, start ms, end ms)."""
     at = ORIGIN_NS + 10**9
-    sent = [(i, op, size, at + a * MS, at + b * MS) for i, (op, size, a, b) in enumerate(transfers)]
+    sent = [(i, op, size, at + int(a * MS), at + int(b * MS)) for i, (op, size, a, b) in enumerate(transfers)]
     step = (at, at + 100 * MS, [("forward", at, at + 50 * MS)], sent)
     return RankLaunch(blocks=[[100 * MS] * 10], steps=[step])
 
@@ -208,3 +210,48 @@ def test_transfers_under_two_values_of_an_option_are_named_apart(tmp_path: Path)
         assert picture.group.startswith(f"width={width}, DDP")
         assert picture.table.caption == f"Transfers by size, width={width} · DDP"
         assert str(note).startswith(f"width={width} · DDP, all_reduce, 2 ranks: ")
+
+
+LAYOUTS = [
+    case_of("ddp", 4, fabric="8 Gbit/s", nodes=nodes, ranks_per_node=4 // nodes, algorithm="ring")
+    for nodes in (1, 2, 4)
+]
+
+
+def drawn_layouts(path: Path, microseconds: Callable[[int], int]) -> Section:
+    """Return the section of a run of `LAYOUTS`, with transfers of five sizes that take these times."""
+    sizes = [1 << (16 + number) for number in range(5)]
+    run = RunDir(path / "run")
+    write_plan(run, [PlannedCase(case=case) for case in LAYOUTS], Budget(rounds_min=2, rounds_max=2))
+    for case in LAYOUTS:
+        ends = [0.0]
+        for size in sizes:
+            ends.append(ends[-1] + microseconds(size) / 1e3)
+        transfers = [("all_reduce", size, *times) for size, times in zip(sizes, pairwise(ends), strict=True)]
+        for number in range(2):
+            write_launch(run, case, number, [rank(transfers)] * 4)
+    summary = summarize(run)
+    return communication.section(summary.communication.transfers, rows_of(summary))
+
+
+def test_the_layouts_on_the_fewest_and_the_most_nodes_are_drawn(tmp_path: Path) -> None:
+    section = drawn_layouts(tmp_path, lambda size: size // 400)
+    assert [picture.group for picture in section.pictures] == [
+        "DDP 1 x 4, all_reduce, 4 ranks",
+        "DDP 4 x 1, all_reduce, 4 ranks",
+    ]
+    assert "2 x 2" in str(section.notes[-1])
+
+
+def test_no_title_gives_a_rate_above_that_of_the_links(tmp_path: Path) -> None:
+    """A link of 1 GB/s passes a burst after a pause: short transfers seem faster than it, and the table says so."""
+    fast = drawn_layouts(
+        tmp_path / "fast", lambda size: size // 1000 if size < 1 << 19 else size // 400
+    ).pictures[1]
+    assert fast.heading.endswith("64 KiB take 0.0650 ms, 1 MiB take 2.62 ms (0.600 GB/s)"), fast.heading
+    assert "GB/s), 1 MiB" not in fast.alt
+    notes = [column.title for column in fast.table.columns].index("Notes")
+    assert [row[notes].text for row in fast.table.rows] == ["above the links' rate"] * 3 + [""] * 2
+    slow = drawn_layouts(tmp_path / "slow", lambda size: size // 400).pictures[1]
+    assert "64 KiB take 0.163 ms (0.60" in slow.heading
+    assert "Notes" not in [column.title for column in slow.table.columns]

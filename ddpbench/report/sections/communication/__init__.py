@@ -11,8 +11,9 @@ from ddpbench.report.parts import Picture, Section
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.communication.curves import bound_by, curves_of
 from ddpbench.report.sections.communication.figure import names_of, picture
-from ddpbench.report.series import panel_by_case, panels_of, variant_words
+from ddpbench.report.series import alike_but, panel_by_case, panels_of, variant_words
 from ddpbench.report.words import not_drawn
+from ddpbench.spec.grouping import GroupKey
 
 _QUESTION = "Is communication bound by latency or by bandwidth?"
 
@@ -26,7 +27,7 @@ def section(transfers: Sequence[TransferResult], rows: Sequence[Row]) -> Section
             groups.setdefault(one.group, []).append(one)
     pictures: list[Picture] = []
     bound: list[str] = []
-    drawn, others = split([(by_id[results[0].case_id], results) for results in groups.values()])
+    drawn, others = split(_ends_first([(by_id[results[0].case_id], results) for results in groups.values()]))
     panels, words = panel_by_case(panels_of(rows)), variant_words(rows)
     for row, results in drawn:
         curves = curves_of(results)
@@ -52,3 +53,26 @@ def section(transfers: Sequence[TransferResult], rows: Sequence[Row]) -> Section
         notes=(*bound, *not_drawn(rest)),
         absent=absent,
     )
+
+
+_Drawable = tuple[Row, list[TransferResult]]
+
+
+def _ends_first(groups: Sequence[_Drawable]) -> list[_Drawable]:
+    """Return the groups so that, of one strategy's layouts, those on the fewest and on the most nodes come first.
+
+    Each group has a case of one layout and its transfers. Layouts between these two follow all other groups.
+    """
+    layouts: dict[GroupKey, list[int]] = {}
+    for row, _ in groups:
+        layouts.setdefault(_but_layout(row), []).append(row.case.nodes)
+
+    def between(group: _Drawable) -> bool:
+        nodes = layouts[_but_layout(group[0])]
+        return min(nodes) < group[0].case.nodes < max(nodes)
+
+    return sorted(groups, key=between)
+
+
+def _but_layout(row: Row) -> GroupKey:
+    return alike_but(row, "nodes", "ranks_per_node", "world_size", "bucket_cap_mb")

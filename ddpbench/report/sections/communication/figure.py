@@ -35,7 +35,8 @@ def picture(
     panel_name, name = names_of(row, panels, variant_words(rows))
     drawn = curves[:MOST_SERIES]
     panel = panels.get(row.case_id)
-    heading = _title(drawn)
+    limit = slowest_rate(cases)
+    heading = _title(drawn, limit)
     caps = _caps_run(row, panel.rows if panel else rows)
     lines = _cap_lines(caps, drawn)
     return Picture(
@@ -44,13 +45,13 @@ def picture(
         caption=_caption(name, row, curves, _marks(cases, curves, caps, lines)),
         alt=(
             f"Two dot plots against transfer size: time, ms, and bus bandwidth, GB/s, for "
-            f"{series_of([curve.name for curve in drawn])}. {heading}. {_details(drawn)}"
+            f"{series_of([curve.name for curve in drawn])}. {heading}. {_details(drawn, limit)}"
         ),
-        table=_table(" · ".join(filter(None, [panel_name, name])), curves),
+        table=_table(" · ".join(filter(None, [panel_name, name])), curves, limit),
         width_in=style.FULL_WIDTH_IN,
         height_in=4.0,
-        paint=partial(paint, row=row, curves=drawn, caps=lines, rate=slowest_rate(cases)),
-        narrow=partial(paint, row=row, curves=drawn, caps=lines, rate=slowest_rate(cases), stacked=True),
+        paint=partial(paint, row=row, curves=drawn, caps=lines, rate=limit),
+        narrow=partial(paint, row=row, curves=drawn, caps=lines, rate=limit, stacked=True),
         narrow_in=(
             style.NARROW_WIDTH_IN,
             5.9 + style.LEGEND_LINE_IN * legend_lines(curve.name for curve in drawn),
@@ -149,34 +150,37 @@ def _told(curves: Sequence[TransferCurve]) -> TransferCurve:
     return max(curves, key=lambda one: (one.world_size, len(one.points)))
 
 
-def _title(curves: Sequence[TransferCurve]) -> str:
-    """Return the finding: what bounds transfers, and the time and busbw of the smallest and the largest."""
+def _title(curves: Sequence[TransferCurve], limit: float | None) -> str:
+    """Return the finding: what bounds transfers, and the time and busbw of the smallest and the largest.
+
+    `limit` is the links' rate, GB/s. A busbw above it, which a link passes only after a pause, is left out.
+    """
     curve = _told(curves)
     answer = answer_of(curve)
     ends = list(dict.fromkeys((curve.points[0], curve.points[-1])))
     times = ", ".join(f"{format_bytes(one.bytes)} take {one.time_ms.number} ms" for one in ends)
     rates = ", ".join(
-        f"{format_bytes(one.bytes)} take {one.time_ms.number} ms"
-        + (f" ({one.busbw.number} GB/s)" if one.busbw is not None else "")
-        for one in ends
+        f"{format_bytes(one.bytes)} take {one.time_ms.number} ms" + _rate(one, limit) for one in ends
     )
     start = f"{capital(answer)}; " if answer else ""
     return first_short(f"{start}{rates}", f"{start}{times}", capital(answer) or times)
 
 
-def _details(curves: Sequence[TransferCurve]) -> str:
+def _details(curves: Sequence[TransferCurve], limit: float | None) -> str:
     """Return a sentence with the times of the smallest and the largest transfers, and their intervals."""
     curve = _told(curves)
     first, last = curve.points[0], curve.points[-1]
-    return (
-        f"{capital(curve.name)}: {format_bytes(first.bytes)} take {_time(first)}, {format_bytes(last.bytes)} take "
-        f"{_time(last)}."
-    )
+    times = [f"{format_bytes(one.bytes)} take {one.time_ms} ms{_rate(one, limit)}" for one in (first, last)]
+    return f"{capital(curve.name)}: {', '.join(times)}."
 
 
-def _time(point: TransferPoint) -> str:
-    rate = f" ({point.busbw.number} GB/s)" if point.busbw is not None else ""
-    return f"{point.time_ms} ms{rate}"
+def _rate(point: TransferPoint, limit: float | None) -> str:
+    """Return the busbw in brackets; empty if it is not known, or above the links' rate."""
+    return "" if point.busbw is None or _above(point, limit) else f" ({point.busbw.number} GB/s)"
+
+
+def _above(point: TransferPoint, limit: float | None) -> bool:
+    return point.busbw is not None and limit is not None and point.busbw.value > limit
 
 
 def _cap_lines(caps: Sequence[BucketCap], curves: Sequence[TransferCurve]) -> dict[BucketCap, float]:
@@ -192,7 +196,7 @@ def _looks_alike(point: TransferPoint, curve: TransferCurve) -> bool:
     return sum(format_bytes(one.bytes) == format_bytes(point.bytes) for one in curve.points) > 1
 
 
-def _table(name: str, curves: Sequence[TransferCurve]) -> Table:
+def _table(name: str, curves: Sequence[TransferCurve], limit: float | None) -> Table:
     rows = tuple(
         (
             Cell(text=curve.op),
@@ -209,6 +213,7 @@ def _table(name: str, curves: Sequence[TransferCurve]) -> Table:
             Cell.estimate(point.call_busbw),
             Cell.count(point.transfers),
             Cell.count(point.rounds),
+            Cell(text="above the links' rate" if _above(point, limit) else ""),
         )
         for curve in curves
         for point in curve.points
@@ -223,5 +228,7 @@ def _table(name: str, curves: Sequence[TransferCurve]) -> Table:
         Column("busbw by call, GB/s", number=True),
         Column("Transfers", number=True),
         Column("Rounds", number=True),
+        Column("Notes"),
     )
-    return Table(caption=f"Transfers by size, {name}", columns=columns, rows=rows)
+    table = Table(caption=f"Transfers by size, {name}", columns=columns, rows=rows)
+    return table.without_empty_columns()
