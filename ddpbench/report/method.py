@@ -103,6 +103,17 @@ _TERMS: tuple[tuple[str, str], ...] = (
             "while the rank computes nothing."
         ),
     ),
+    (
+        "data wait",
+        "Time in which a rank waits for its batch and no transfer is under way; a part of the step.",
+    ),
+    (
+        "p95",
+        (
+            "The 95th percentile: one single step in twenty is longer. It is of the timed steps of all launches "
+            "together, and no interval."
+        ),
+    ),
     ("not attributed", "Time of a step in none of its other parts. With it the parts add up to the step."),
     (
         "loss of efficiency",
