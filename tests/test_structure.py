@@ -146,7 +146,7 @@ def test_a_circle_is_found() -> None:
 PROSE = ("report", "analysis/findings", "analysis/overview", "analysis/scaling")
 """Folders with code that composes sentences; in features, folders of the same names."""
 FORMATS = (
-    *(f"report/draw/{name}.py" for name in ("canvas", "png", "slide", "slim", "texts", "theme")),
+    *(f"report/draw/{name}.py" for name in ("canvas", "marks", "png", "slide", "slim", "texts", "theme")),
     "report/embedded.py",
 )
 """Files in these that write formats: lines as wide as a picture, SVG, PNG, addresses in HTML."""

@@ -21,12 +21,13 @@ from ddpbench.report.draw.png import digest_of, png_of, stamped
 from ddpbench.report.draw.scales import logarithmic
 from ddpbench.report.draw.sheet import Sheet
 from ddpbench.report.draw.slim import prefix_of, slim
-from ddpbench.report.draw.texts import with_lengths
+from ddpbench.report.draw.texts import finished
 from ddpbench.report.parts import Picture
 from ddpbench.text_safety import clean, within
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.container import ErrorbarContainer
     from matplotlib.figure import Figure
     from matplotlib.transforms import Bbox
 
@@ -82,11 +83,11 @@ def mark(
     hollow: bool,
     aside: float,
     sideways: bool = False,
-) -> None:
+) -> ErrorbarContainer:
     """Draw one case's estimate as a marker with whiskers, and its launches as small dots on both sides.
 
     `place` is the case's position on the axis of categories: x, or y if `sideways`. `aside` is the distance of the dots
-    from `place`.
+    from `place`. Return the marker and its whiskers.
     """
     spots = [place + aside * (1 if index % 2 else -1) for index in range(len(launches))]
     dots = (launches, spots) if sideways else (spots, launches)
@@ -94,7 +95,7 @@ def mark(
     whiskers = None
     if estimate.low is not None and estimate.high is not None:
         whiskers = [[estimate.value - estimate.low], [estimate.high - estimate.value]]
-    axes.errorbar(
+    return axes.errorbar(
         *(([estimate.value], [place]) if sideways else ([place], [estimate.value])),
         xerr=whiskers if sideways else None,
         yerr=None if sideways else whiskers,
@@ -231,7 +232,7 @@ def saved(figure: Figure, kind: str, *, dpi: float = style.PNG_DPI, part: Bbox |
     file = io.BytesIO()
     figure.savefig(file, format=kind, bbox_inches=part, metadata=_NO_DATE[kind])
     if kind == "svg":
-        return with_lengths(file.getvalue(), mpl.rcParams["font.family"])
+        return finished(file.getvalue(), mpl.rcParams["font.family"])
     return file.getvalue()
 
 

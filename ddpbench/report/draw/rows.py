@@ -11,6 +11,7 @@ from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import mark
 from ddpbench.report.draw.lines import in_lines, text_width_in
+from ddpbench.report.draw.marks import tell, tell_bars
 from ddpbench.report.draw.sheet import Sheet
 
 if TYPE_CHECKING:
@@ -27,10 +28,20 @@ of a part as drawn.
 """
 
 
-def block(axes: Axes, fill: style.Fill, when: tuple[float, float], *, centre: float, height: float) -> None:
+def block(
+    axes: Axes,
+    fill: style.Fill,
+    when: tuple[float, float],
+    *,
+    centre: float,
+    height: float,
+    title: str = "",
+    series: str | None = None,
+) -> None:
     """Draw a part of a horizontal bar between the two x values `when`, without an edge if the part is too thin.
 
-    The axes' x limits must be set before.
+    The axes' x limits must be set before. `title` says what the part shows, with its value, and `series` what the
+    legend calls it; if None, the fill's name.
     """
     start, end = sorted(when)
     low, high = axes.get_xlim()
@@ -38,7 +49,9 @@ def block(axes: Axes, fill: style.Fill, when: tuple[float, float], *, centre: fl
     outline = fill.outline
     if wide < _THIN_PT and not fill.hollow:
         outline |= {"edgecolor": fill.colour, "hatch": None, "linewidth": _SLIVER_PT}
-    axes.barh(centre, end - start, left=start, height=height, color=fill.colour, **outline, zorder=2)
+    bars = axes.barh(centre, end - start, left=start, height=height, color=fill.colour, **outline, zorder=2)
+    for bar in bars:
+        tell(bar, fill.name if series is None else series, *([title] if title else []))
 
 
 def axis_end(longest: float) -> float:
@@ -167,7 +180,7 @@ def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> 
                     **words,
                 )
             if point.estimate is not None:
-                mark(
+                drawn = mark(
                     axes,
                     place,
                     point.estimate,
@@ -177,6 +190,7 @@ def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> 
                     aside=0.27,
                     sideways=True,
                 )
+                tell_bars(drawn, "", f"{point.name}, {heading}: {point.words} {xlabel}")
             place += 1 if above else (rows + 1) / 2
     axes.set_ylim(place - 0.5, -0.6)
     axes.set_yticks([at for at, _ in ticks], [name for _, name in ticks])

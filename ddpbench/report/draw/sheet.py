@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.report.draw import style
 from ddpbench.report.draw.lines import in_legend
+from ddpbench.report.draw.marks import tell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,20 +47,29 @@ class Sheet:
         """Write a text at a position given in inches."""
         self.figure.text(*self._place(x, y), text, **options)
 
-    def legend(self, handles: Sequence[Any], *, columns: int, length: float = 1.6) -> None:
+    def legend(
+        self,
+        handles: Sequence[Any],
+        *,
+        columns: int,
+        length: float = 1.6,
+        series: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Draw a legend along the sheet's upper edge, with its entries in reading order.
 
         `length` is the length of the lines in the legend, as a multiple of the font size. On a phone, a legend with
-        one column breaks long names into lines, which `legend_lines` counts.
+        one column breaks long names into lines, which `legend_lines` counts. An entry names the series of marks
+        (`marks.tell`) that is called as it, or as `series` says of it.
         """
         # matplotlib fills columns first, so the handles are dealt out to its columns
         handles = [handle for column in range(columns) for handle in handles[column::columns]]
         phone = self.width_in <= style.NARROW_WIDTH_IN
+        names = [str(handle.get_label()) for handle in handles]
         if phone and columns == 1:
-            for handle in handles:
-                handle.set_label(in_legend(handle.get_label()))
+            for handle, name in zip(handles, names, strict=True):
+                handle.set_label(in_legend(name))
         place = self._place(0.04 if phone else 0.1, self.height_in - 0.02)
-        self.figure.legend(
+        legend = self.figure.legend(
             handles=handles,
             loc="upper left",
             bbox_to_anchor=place,
@@ -68,6 +79,10 @@ class Sheet:
             columnspacing=0.8 if phone else 1.4,
             borderpad=0,
         )
+        for name, *entry in zip(names, legend.legend_handles, legend.get_texts(), strict=True):
+            for artist in entry:
+                if artist is not None:
+                    tell(artist, series.get(name, name))
 
 
 def _with_thousands() -> ScalarFormatter:

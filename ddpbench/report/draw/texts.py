@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 from ddpbench.report.draw import style
+from ddpbench.report.draw.marks import with_titles
 
 _SVG = "http://www.w3.org/2000/svg"
 _NAMESPACES = {"": _SVG, "xlink": "http://www.w3.org/1999/xlink"}
@@ -29,12 +30,13 @@ _ROTATION = re.compile(r"rotate\(-?0(?:\.0*)?(?: [^)]*)?\)")
 _TRANSLATE = re.compile(r"translate\((\S+) (\S+)\)")
 
 
-def with_lengths(svg: bytes, families: Sequence[str]) -> bytes:
-    """Return the SVG with a length for each text, in its units, and with fonts that most readers have.
+def finished(svg: bytes, families: Sequence[str]) -> bytes:
+    """Return matplotlib's SVG with titles of marks, and with texts as wide as they were placed, in readers' fonts.
 
     `families` are the font families with which matplotlib placed the texts.
     """
     root = ElementTree.fromstring(svg)
+    with_titles(root)
     root.set("font-family", FAMILIES)
     for node in root.iter(TEXT):
         declared = dict(_declarations(node.attrib.get("style", "")))

@@ -15,6 +15,7 @@ from ddpbench.report.captions import captioned, label_but_links, setting_but_lin
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
 from ddpbench.report.draw.lines import legend_lines
+from ddpbench.report.draw.marks import tell, tell_bars
 from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
@@ -283,7 +284,7 @@ def _paint_step_times(axes: Axes, lines: Sequence[Series]) -> None:
     axes.set_yscale("log")
     axes.set_xscale("log")
     for line in lines:
-        _line(axes, line, _step_ms)
+        _line(axes, line, _step_ms, " ms")
     _finish_rates(axes, _rates(shown))
     decades(axes, _step_times_ms(shown))
     axes.set_ylabel("ms")
@@ -297,7 +298,7 @@ def _paint_efficiencies(axes: Axes, lines: Sequence[Series]) -> None:
     axes.set_title("efficiency (ideal is 1)")
     axes.set_xscale("log")
     for line in lines:
-        _line(axes, line, lambda row: row.efficiency)
+        _line(axes, line, lambda row: row.efficiency, " efficiency")
     _finish_rates(axes, _rates(shown))
     top = max(row.efficiency.high or row.efficiency.value for row in shown if row.efficiency is not None)
     axes.set_ylim(0, max(1.05, 1.05 * top))
@@ -363,7 +364,7 @@ def _name_lines(axes: Axes, lines: Sequence[Series], value: _Value) -> None:
     places = spread(wanted, gap=0.085, low=0.04, high=0.97)
     for index in order:
         line, place = lines[index], places[index]
-        axes.plot(
+        (sign,) = axes.plot(
             [1.05],
             [place],
             line.look.marker,
@@ -374,7 +375,11 @@ def _name_lines(axes: Axes, lines: Sequence[Series], value: _Value) -> None:
             markeredgecolor=line.look.outline or line.look.colour,
             markersize=5.5,
         )
-        axes.text(1.09, place, line.name, transform=axes.transAxes, va="center", fontsize=style.NOTE_PT)
+        label = axes.text(
+            1.09, place, line.name, transform=axes.transAxes, va="center", fontsize=style.NOTE_PT
+        )
+        for artist in (sign, label):
+            tell(artist, line.name)
 
 
 def _short_rate(rate: float) -> str:
@@ -388,12 +393,13 @@ def _step_ms(row: Row) -> Interval | None:
     return None if row.step_time_s is None else row.step_time_s.scaled(1e3)
 
 
-def _line(axes: Axes, line: Series, value: _Value) -> None:
+def _line(axes: Axes, line: Series, value: _Value, unit: str) -> None:
     points = [(rate, own) for row in line.rows if (own := value(row)) is not None and (rate := _rate(row))]
     look = line.look
     xs, values = [rate for rate, _ in points], [value for _, value in points]
-    axes.plot(xs, [value.value for value in values], color=look.colour, linewidth=0.9, zorder=2)
-    axes.errorbar(
+    (guide,) = axes.plot(xs, [value.value for value in values], color=look.colour, linewidth=0.9, zorder=2)
+    tell(guide, line.name)
+    drawn = axes.errorbar(
         xs,
         [value.value for value in values],
         yerr=error_bars(values),
@@ -407,3 +413,5 @@ def _line(axes: Axes, line: Series, value: _Value) -> None:
         capsize=2.5,
         zorder=3,
     )
+    titles = (f"{line.name}, {format_bit_rate(rate)}: {value}{unit}" for rate, value in points)
+    tell_bars(drawn, line.name, *titles)

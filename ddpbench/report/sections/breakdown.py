@@ -417,7 +417,8 @@ def _stack(axes: Axes, place: float, bar: Bar, words: _Texts, longest: float, *,
             hidden_from = at
         if width <= 0:
             continue
-        block(axes, fill, (at, at + width), centre=centre, height=scale * _BAR)
+        title = f"{bar.name}: {fill.name} {bar.step.parts.by_name[name].scaled(1e3)} ms"
+        block(axes, fill, (at, at + width), centre=centre, height=scale * _BAR, title=title)
         if width >= max(0.04 * longest, _TIGHT * per_in * text_width_in(texts[name], style.SMALLEST_PT)):
             boxed = {"boxstyle": "square,pad=0.12", "facecolor": fill.colour, "edgecolor": "none"}
             axes.text(
@@ -435,7 +436,14 @@ def _stack(axes: Axes, place: float, bar: Bar, words: _Texts, longest: float, *,
     if bar.overlapped_s > 0:
         width = bar.overlapped_s * 1e3
         strip = place + scale * _STRIP_AT
-        block(axes, style.OVERLAPPED, (hidden_from, hidden_from + width), centre=strip, height=scale * _STRIP)
+        block(
+            axes,
+            style.OVERLAPPED,
+            (hidden_from, hidden_from + width),
+            centre=strip,
+            height=scale * _STRIP,
+            title=f"{bar.name}: {style.OVERLAPPED.name} {bar.step.overlapped_comm.scaled(1e3)} ms",
+        )
         axes.annotate(
             words.overlapped,
             (min(hidden_from + width, longest), strip),

@@ -21,6 +21,7 @@ from ddpbench.report.captions import (
     setting_of,
 )
 from ddpbench.report.draw import style
+from ddpbench.report.draw.marks import tell
 from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
@@ -405,16 +406,20 @@ class _Look:
 
 def _cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look) -> None:
     """Draw a cell's background and text, and a frame if its cap is best or as good as the best."""
-    _draw_ground(axes, place, row, look.slower, look.worst)
+    title = ""
+    if row is not None:
+        what = f"{row.step_time_s.scaled(1e3)} ms" if row.step_time_s is not None else row.status
+        title = f"{row.name}: {what}{f', {look.verdict}' if look.verdict else ''}"
+    _draw_ground(axes, place, row, look.slower, look.worst, title)
     _write_cell(axes, place, row, look)
     if look.verdict in (BEST, AS_GOOD):
         _draw_frame(axes, place, look.verdict)
 
 
 def _draw_ground(
-    axes: Axes, place: tuple[int, int], row: Row | None, slower: float | None, worst: float
+    axes: Axes, place: tuple[int, int], row: Row | None, slower: float | None, worst: float, title: str
 ) -> None:
-    """Fill a cell with a colour that is darker for a slower step.
+    """Fill a cell with a colour that is darker for a slower step. `title` says what the cell shows.
 
     A cell is crosshatched if its case has no time, and grey if no case was run.
     """
@@ -423,7 +428,7 @@ def _draw_ground(
     share = max(0.0, slower) / worst if slower is not None and worst > 0 else 0.0
     ramp = tuple(low + (high - low) * share for low, high in zip(*_RAMP, strict=True))
     failed = row is not None and slower is None
-    axes.add_patch(
+    ground = axes.add_patch(
         Rectangle(
             (place[0] - 0.5, place[1] - 0.5),
             1,
@@ -435,6 +440,8 @@ def _draw_ground(
             zorder=1,
         )
     )
+    if title:
+        tell(ground, "", title)
 
 
 def _write_cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look) -> None:

@@ -346,6 +346,7 @@ def _finish(sheet: Sheet, axes: Axes, groups: Sequence[Sequence[InputBar]], *, c
 
 _REST = style.PHASES["backward"]
 _WAITED = style.PHASES["data"]
+_WAITS, _RESTS = "waiting for data", "the rest of the step"
 
 
 def _bar(axes: Axes, place: float, bar: InputBar, *, height: float) -> None:
@@ -353,8 +354,13 @@ def _bar(axes: Axes, place: float, bar: InputBar, *, height: float) -> None:
     assert step is not None
     step = step.scaled(1e3)
     waited = min((bar.waited_s or 0.0) * 1e3, step.value)
-    for fill, at, width in ((_WAITED, 0.0, waited), (_REST, waited, step.value - waited)):
-        block(axes, fill, (at, at + width), centre=place, height=height)
+    name = f"{_name([bar])}, {_source(bar)}"
+    for fill, at, width, series, title in (
+        (_WAITED, 0.0, waited, _WAITS, f"{name}: waits {milliseconds(bar.waited_s or 0.0)} ms for data"),
+        (_REST, waited, step.value - waited, _RESTS, f"{name}: a step of {step} ms"),
+    ):
+        if width > 0:
+            block(axes, fill, (at, at + width), centre=place, height=height, title=title, series=series)
     whiskers(axes, place, step)
 
 
@@ -376,7 +382,7 @@ def _legend(sheet: Sheet, bars: Sequence[InputBar], columns: int) -> None:
     waited = any(bar.waited_s for bar in bars)
     handles: list[Any] = [
         Patch(facecolor=fill.colour, label=name, **fill.outline)
-        for fill, name in ((_WAITED, "waiting for data"), (_REST, "the rest of the step"))
+        for fill, name in ((_WAITED, _WAITS), (_REST, _RESTS))
         if waited or fill is _REST
     ]
     if any(bar.verdict == "memory" for bar in bars):

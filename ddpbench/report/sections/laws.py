@@ -16,6 +16,7 @@ from ddpbench.naming import Namer
 from ddpbench.report.captions import captioned, label_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
+from ddpbench.report.draw.marks import tell, tell_bars
 from ddpbench.report.drawn import split
 from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -351,7 +352,7 @@ def _paint_curve(axes: Axes, curve: CurveLaws, *, hollow: bool) -> None:
     for fit in _drawn(curve):
         for beyond in (False, True):
             part = [(n, s / n) for n, s in fit.line if (n >= largest if beyond else n <= largest)]
-            axes.plot(
+            (line,) = axes.plot(
                 [n for n, _ in part],
                 [e for _, e in part],
                 linestyle=(0, (4, 2.5)) if beyond else "-",
@@ -359,11 +360,12 @@ def _paint_curve(axes: Axes, curve: CurveLaws, *, hollow: bool) -> None:
                 linewidth=1.3,
                 zorder=2,
             )
+            tell(line, _SHORT[fit.law], f"{_SHORT[fit.law]}, {_MARKS[fit.goodness]}")
     look = style.look(curve.case, curve.variant)
     base = style.base_look()
     axes.plot([1], [1], base.marker, color=base.colour, markersize=6, zorder=3)
     estimates = _efficiencies(curve)
-    axes.errorbar(
+    drawn = axes.errorbar(
         [point.world_size for point in curve.laws.points],
         [e.value for e in estimates],
         yerr=error_bars(estimates),
@@ -377,6 +379,9 @@ def _paint_curve(axes: Axes, curve: CurveLaws, *, hollow: bool) -> None:
         capsize=2.5,
         zorder=4,
     )
+    pairs = zip(curve.laws.points, estimates, strict=True)
+    titles = (f"{curve.name}, {ranks(point.world_size)}: efficiency {e}" for point, e in pairs)
+    tell_bars(drawn, "", *titles)
     axes.set_xlim(0.85, EXTRAPOLATION * largest)
     exponents = range(math.floor(math.log2(EXTRAPOLATION * largest)) + 1)
     every = max(1, math.ceil(len(exponents) / 6))
@@ -392,7 +397,7 @@ def _label_lines(axes: Axes, fits: Sequence[Fit], top: float) -> None:
     ends = [(fit.law, fit.line[-1][1] / fit.line[-1][0] / top) for fit in fits if fit.line]
     places = spread([place for _, place in ends], gap=0.075, low=0.02, high=0.98)
     for (law, _), place in zip(ends, places, strict=True):
-        axes.text(
+        label = axes.text(
             1.02,
             place,
             _SHORT[law],
@@ -401,6 +406,7 @@ def _label_lines(axes: Axes, fits: Sequence[Fit], top: float) -> None:
             color=_COLOURS[law],
             va="center",
         )
+        tell(label, _SHORT[law])
 
 
 _HELD = "Where coherency β is held at 0, the other intervals take it to be 0: they are narrower than without that."

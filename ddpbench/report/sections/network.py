@@ -17,6 +17,7 @@ from ddpbench.report.captions import burst_words, captioned, label_of, setting_o
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
 from ddpbench.report.draw.lines import legend_lines
+from ddpbench.report.draw.marks import tell, tell_bars
 from ddpbench.report.drawn import split
 from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -369,7 +370,7 @@ def _paint(sheet: Sheet, *, lines: Sequence[NetworkCurve]) -> None:
     wanted = [(math.log(line.points[-1].time_ms.value) - low) / (high - low) for line in lines]
     places = spread(wanted, gap=0.13, low=0.04, high=0.96)
     for line, place in zip(lines, places, strict=True):
-        axes.text(
+        label = axes.text(
             1.03,
             place,
             f"{line.name}\n{line.points[-1].time_ms} ms",
@@ -378,6 +379,7 @@ def _paint(sheet: Sheet, *, lines: Sequence[NetworkCurve]) -> None:
             fontsize=style.NOTE_PT,
             linespacing=1.15,
         )
+        tell(label, line.name)
 
 
 def _paint_narrow(sheet: Sheet, *, lines: Sequence[NetworkCurve]) -> None:
@@ -400,7 +402,7 @@ def _paint_narrow(sheet: Sheet, *, lines: Sequence[NetworkCurve]) -> None:
         )
         for line in lines
     ]
-    sheet.legend(handles, columns=1)
+    sheet.legend(handles, columns=1, series={_valued_name(line): line.name for line in lines})
 
 
 def _valued_name(line: NetworkCurve) -> str:
@@ -439,7 +441,7 @@ def _curve(axes: Axes, line: NetworkCurve) -> None:
     look = line.look
     nodes = [point.row.case.nodes for point in line.points]
     known = [point for point in line.points if point.formula_ms is not None]
-    axes.plot(
+    (formula,) = axes.plot(
         [point.row.case.nodes for point in known],
         [point.formula_ms or math.nan for point in known],
         linestyle=":",
@@ -447,10 +449,12 @@ def _curve(axes: Axes, line: NetworkCurve) -> None:
         linewidth=1.4,
         zorder=1,
     )
-    axes.plot(
+    (guide,) = axes.plot(
         nodes, [point.time_ms.value for point in line.points], color=look.colour, linewidth=0.9, zorder=2
     )
-    axes.errorbar(
+    for each in (formula, guide):
+        tell(each, line.name)
+    drawn = axes.errorbar(
         nodes,
         [point.time_ms.value for point in line.points],
         yerr=error_bars(point.time_ms for point in line.points),
@@ -464,3 +468,7 @@ def _curve(axes: Axes, line: NetworkCurve) -> None:
         capsize=2.5,
         zorder=3,
     )
+    titles = (
+        f"{line.name}, {counted(point.row.case.nodes, 'node')}: {point.time_ms} ms" for point in line.points
+    )
+    tell_bars(drawn, line.name, *titles)

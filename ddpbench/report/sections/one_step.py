@@ -304,7 +304,8 @@ def _compute(axes: Axes, lane: Lane, top: float, per_in: float) -> None:
         if name == _SYNCHRONIZE or end <= start:
             continue
         fill = style.PHASES[_PARTS.get(name, "other_compute")]
-        _box(axes, fill, (1e3 * start, 1e3 * end), top, _COMPUTE_IN)
+        title = f"rank {lane.rank}: {name} {milliseconds(end - start)} ms"
+        _box(axes, fill, (1e3 * start, 1e3 * end), top, _COMPUTE_IN, title)
         ground = fill.colour if fill.hatch else None
         when = (1e3 * start, 1e3 * end)
         middle = top + _COMPUTE_IN / 2
@@ -319,13 +320,17 @@ def _communicate(axes: Axes, lane: Lane, top: float, per_in: float, *, labels: b
         ready, left, begin, end = (1e3 * value for value in times)
         if left > ready:
             _queue(axes, (ready, left), y + _TRANSFER_IN / 2)
+        what = f"rank {lane.rank}, {_name(transfer, several)}, {format_bytes(transfer.bytes)}"
         if begin > left:
-            _box(axes, style.PHASES["exposed_wait"], (left, begin), y, _TRANSFER_IN)
-        _box(axes, style.OVERLAPPED, (begin, end), y, _TRANSFER_IN)
+            title = f"{what}: waits {milliseconds(transfer.begin_s - transfer.left_s)} ms for other ranks"
+            _box(axes, style.PHASES["exposed_wait"], (left, begin), y, _TRANSFER_IN, title)
+        title = f"{what}: {milliseconds(transfer.end_s - transfer.begin_s)} ms"
+        _box(axes, style.OVERLAPPED, (begin, end), y, _TRANSFER_IN, title)
         for start, until in lane.exposed:
             low, high = max(begin, 1e3 * start), min(end, 1e3 * until)
             if high > low:
-                _box(axes, style.PHASES["exposed_comm"], (low, high), y, _TRANSFER_IN)
+                title = f"{what}: {milliseconds((high - low) / 1e3)} ms exposed"
+                _box(axes, style.PHASES["exposed_comm"], (low, high), y, _TRANSFER_IN, title)
         axes.plot([ready, ready], [y - 0.04, y + _TRANSFER_IN], color=style.INK, linewidth=1.4, zorder=5)
         if labels:
             later = [one.ready_s for one, at in zip(lane.transfers, rows, strict=True) if at == row]
@@ -345,8 +350,10 @@ def _queue(axes: Axes, when: tuple[float, float], y: float) -> None:
     axes.plot(when, [y, y], color=style.MUTED, linewidth=_QUEUE_PT, solid_capstyle="butt", zorder=2)
 
 
-def _box(axes: Axes, fill: style.Fill, when: tuple[float, float], top: float, height: float) -> None:
-    block(axes, fill, when, centre=top + height / 2, height=height - 0.015)
+def _box(
+    axes: Axes, fill: style.Fill, when: tuple[float, float], top: float, height: float, title: str
+) -> None:
+    block(axes, fill, when, centre=top + height / 2, height=height - 0.015, title=title)
 
 
 def _inside(

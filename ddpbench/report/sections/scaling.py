@@ -23,6 +23,7 @@ from ddpbench.report.captions import (
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
 from ddpbench.report.draw.lines import legend_lines
+from ddpbench.report.draw.marks import tell, tell_bars
 from ddpbench.report.drawn import split
 from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -300,7 +301,8 @@ def _paint_narrow(sheet: Sheet, *, series: Sequence[Series], panel: Panel) -> No
         )
         for item, _, estimate, size in ends
     ]
-    sheet.legend([title, *handles], columns=1, length=1.0)
+    names = {str(handle.get_label()): item.name for handle, (item, *_) in zip(handles, ends, strict=True)}
+    sheet.legend([title, *handles], columns=1, length=1.0, series=names)
 
 
 _LEGEND_CHARACTERS = 50
@@ -332,13 +334,24 @@ def _paint_panels(
     return ends
 
 
-def _plot(axes: Axes, xs: Sequence[float], item: Series, estimates: Sequence[Interval | None]) -> None:
-    """Draw a series' points, whiskers, and a thin line that breaks where a point is missing."""
+def _plot(
+    axes: Axes,
+    xs: Sequence[float],
+    item: Series,
+    estimates: Sequence[Interval | None],
+    sizes: Sequence[int],
+    what: str,
+) -> None:
+    """Draw a series' points, whiskers, and a thin line that breaks where a point is missing.
+
+    `sizes` has the number of ranks of each point, and `what` says what its estimate is.
+    """
     look = item.look
     ys = [e.value if e else math.nan for e in estimates]
-    axes.plot(xs, ys, color=look.ink, linewidth=0.9, zorder=2)
+    (line,) = axes.plot(xs, ys, color=look.ink, linewidth=0.9, zorder=2)
+    tell(line, item.name)
     emulated = any(row.emulated for row in item.rows)
-    axes.errorbar(
+    drawn = axes.errorbar(
         xs,
         ys,
         yerr=error_bars(estimates),
@@ -353,6 +366,8 @@ def _plot(axes: Axes, xs: Sequence[float], item: Series, estimates: Sequence[Int
         capsize=2.5,
         zorder=3,
     )
+    titles = (f"{item.name}, {ranks(n)}: {what} {e}" for n, e in zip(sizes, estimates, strict=True) if e)
+    tell_bars(drawn, item.name, *titles)
 
 
 def _on_grid(
@@ -390,7 +405,7 @@ def _paint_speedup(
     for index, item in enumerate(series):
         estimates = _on_grid(item, sizes, lambda row: row.speedup)
         shift = 2 ** (apart * (index - (len(series) - 1) / 2))
-        _plot(axes, [size * shift for size in sizes], item, estimates)
+        _plot(axes, [size * shift for size in sizes], item, estimates, sizes, "speed-up")
         values += [bound for e in estimates if e for bound in (e.value, e.low, e.high) if bound and bound > 0]
     low, high = min(values) / 1.2, max(values) * 1.3
     axes.plot([low, high], [low, high], ":", color=style.MUTED, linewidth=1.2, zorder=1)
@@ -450,7 +465,7 @@ def _paint_efficiency(
         shift = (index - (len(series) - 1) / 2) * step
         estimates = _on_grid(item, sizes, lambda row: row.efficiency)
         xs = [log + shift for log in logs]
-        _plot(axes, xs, item, estimates)
+        _plot(axes, xs, item, estimates, sizes, "efficiency")
         top = max([top, *(1.05 * (e.high or e.value) for e in estimates if e)])
         # a series is labelled at its last point that is not oversubscribed, if it has one
         spoken = [i for i, e in enumerate(estimates) if e]
@@ -524,7 +539,7 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, Interval, float]
     places = spread([estimate.value / top for _, _, estimate, _ in ends], gap=gap, low=low, high=high)
     for (item, x, estimate, size), name, place in zip(ends, names, places, strict=True):
         look = item.look
-        axes.annotate(
+        leader = axes.annotate(
             "",
             xy=(x, estimate.value),
             xytext=(1.03, place),
@@ -538,7 +553,7 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, Interval, float]
                 "shrinkB": 4,
             },
         )
-        axes.plot(
+        (sign,) = axes.plot(
             [1.05],
             [place],
             look.marker,
@@ -550,7 +565,7 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, Interval, float]
             markersize=5.5,
         )
         at = "" if size == most else f"{', ' if len(name) < 17 else chr(10)}{ranks(int(size))}"
-        axes.text(
+        label = axes.text(
             1.09,
             place,
             f"{name}{at}\n{estimate}",
@@ -559,3 +574,6 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, Interval, float]
             fontsize=style.NOTE_PT,
             linespacing=1.15,
         )
+        for artist in (leader.arrow_patch, sign, label):
+            if artist is not None:
+                tell(artist, item.name)

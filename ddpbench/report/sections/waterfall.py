@@ -451,16 +451,16 @@ def _stairs(axes: Axes, fall: Fall, *, height: float = 0.62) -> list[tuple[str, 
         highest = max(highest, at)
     axes.set_xlim(start, highest)
 
-    def bar(place: int, ends: tuple[float, float], fill: style.Fill) -> None:
-        block(axes, fill, ends, centre=place, height=height)
+    def bar(place: int, ends: tuple[float, float], fill: style.Fill, title: str) -> None:
+        block(axes, fill, ends, centre=place, height=height, title=title, series="")
 
-    bar(0, (start, 1.0), _WHOLE)
+    bar(0, (start, 1.0), _WHOLE, f"{_IDEAL}: 1")
     labels: list[tuple[str, str, dict[str, Any]]] = [(_IDEAL, "1", {"fontweight": "bold"})]
     at = 1.0
     for place, (name, loss) in enumerate(fall.losses.items(), start=1):
         zero = _includes_zero(loss)
         axes.plot([at, at], [place - 1, place], color=style.MUTED, linewidth=0.7, zorder=1)
-        bar(place, (at, at - loss.value), _ZERO if zero else _FILLS[name])
+        bar(place, (at, at - loss.value), _ZERO if zero else _FILLS[name], f"{NAMES[name]}: {_text(loss)}")
         look = {
             "color": style.MUTED if zero else style.INK,
             "fontweight": "bold" if name == fall.cause else "normal",
@@ -469,7 +469,7 @@ def _stairs(axes: Axes, fall: Fall, *, height: float = 0.62) -> list[tuple[str, 
         at -= loss.value
     last = len(labels)
     axes.plot([at, at], [last - 1, last], color=style.MUTED, linewidth=0.7, zorder=1)
-    bar(last, (start, fall.efficiency.value), _WHOLE)
+    bar(last, (start, fall.efficiency.value), _WHOLE, f"{_MEASURED}: {fall.efficiency}")
     labels.append((_MEASURED, str(fall.efficiency), {"fontweight": "bold"}))
     axes.set_ylim(last + 0.6, -0.6)
     axes.tick_params(axis="y", length=0)

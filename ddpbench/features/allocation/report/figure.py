@@ -11,6 +11,7 @@ from ddpbench.features.allocation.analysis.allocation import Allocation, JobSize
 from ddpbench.features.allocation.report.sentences import base_rate
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
+from ddpbench.report.draw.marks import tell_bars
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.words import launches_each, ranks
 
@@ -89,7 +90,7 @@ def _draw_speedups(axes: Axes, allocation: Allocation) -> None:
     look = style.look(allocation.case)
     sized = [job for job in allocation.jobs if not job.base]
     estimates = [job.speedup for job in sized]
-    axes.errorbar(
+    drawn = axes.errorbar(
         [job.world_size for job in sized],
         [e.value for e in estimates],
         yerr=error_bars(estimates),
@@ -103,6 +104,7 @@ def _draw_speedups(axes: Axes, allocation: Allocation) -> None:
         capsize=2.5,
         zorder=3,
     )
+    tell_bars(drawn, "", *(f"{ranks(job.world_size)}: speed-up {job.speedup}" for job in sized))
 
 
 def _mark_chosen(axes: Axes, chosen: JobSize) -> None:

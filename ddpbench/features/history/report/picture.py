@@ -21,6 +21,7 @@ from ddpbench.features.history.analysis.wording import (
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import spread
 from ddpbench.report.draw.lines import text_width_in
+from ddpbench.report.draw.marks import tell
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.words import moment
 from ddpbench.units import counted
@@ -102,7 +103,7 @@ def _paint(sheet: Sheet, *, history: History, case: CaseHistory, ticks: int) -> 
     scale, unit = (1.0, "s") if high >= _IN_SECONDS else (1e3, "ms")
     axes.set_ylim(scale * low, scale * high)
     axes.grid(visible=True, axis="y")
-    _paint_runs(axes, case, scale)
+    _paint_runs(axes, case, scale, [side.name for side in history.sides])
     for level in case.levels:
         ends = [level.first - 0.35, level.last + 0.35]
         axes.plot(ends, [scale * level.step_s] * 2, "-", color=style.INK, linewidth=1.6, zorder=2.5)
@@ -126,7 +127,8 @@ def _limits(case: CaseHistory) -> tuple[float, float]:
     return low - more, high + more
 
 
-def _paint_runs(axes: Axes, case: CaseHistory, scale: float) -> None:
+def _paint_runs(axes: Axes, case: CaseHistory, scale: float, names: Sequence[str]) -> None:
+    """Draw the case's step time in each run; `names` has the names of all runs."""
     for point in case.points:
         step = point.step
         if step is None:
@@ -150,7 +152,8 @@ def _paint_runs(axes: Axes, case: CaseHistory, scale: float) -> None:
                 linewidth=1.1,
                 zorder=2,
             )
-        axes.plot([point.run], [scale * step.value], "o", color=_RUN, markersize=4.5, zorder=3)
+        (drawn,) = axes.plot([point.run], [scale * step.value], "o", color=_RUN, markersize=4.5, zorder=3)
+        tell(drawn, "", f"{names[point.run]}: {step.scaled(1e3)} ms per step")
 
 
 def _label_changes(sheet: Sheet, changes: Sequence[ChangePoint], wanted_in: Sequence[float]) -> None:

@@ -9,6 +9,7 @@ from ddpbench.analysis.goodput import best, daly, ettr, words, young
 from ddpbench.features.recovery.report.costs import FailureCosts
 from ddpbench.report.captions import label_of
 from ddpbench.report.draw import style
+from ddpbench.report.draw.marks import tell
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.words import number
 
@@ -127,12 +128,18 @@ def _lines(axes: Axes, cost: FailureCosts) -> None:
         lost = [100 * (1 - ettr(period, snapshot_s, restored_s, mtbf_s)) for period in periods]
         axes.plot(periods, lost, color=colour, linewidth=1.2, zorder=3)
         period = best(snapshot_s, mtbf_s)
-        axes.plot(
+        least = 100 * (1 - ettr(period, snapshot_s, restored_s, mtbf_s))
+        (best_period,) = axes.plot(
             [period],
-            [100 * (1 - ettr(period, snapshot_s, restored_s, mtbf_s))],
+            [least],
             marker,
             color=colour,
             markersize=5,
             zorder=4,
             label=f"a failure every {name}",
+        )
+        tell(
+            best_period,
+            "",
+            f"a failure every {name}: {least:.2g} % lost with a snapshot every {number(period)} s",
         )

@@ -180,7 +180,8 @@ def _bars(axes: Axes, group: Sequence[FailureCosts], height: float, *, above: fl
     for place, cost in enumerate(group):
         at = 0.0
         for fill, part in zip(_FILLS, cost.parts, strict=True):
-            block(axes, fill, (at, at + part), centre=place + above, height=height)
+            title = f"{cost.name}: {fill.name} {part:.2f} s"
+            block(axes, fill, (at, at + part), centre=place + above, height=height, title=title)
             at += part
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=True, axis="x")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.draw import style
+from ddpbench.report.draw.marks import tell
 from ddpbench.report.draw.rows import axis_end, whiskers
 
 if TYPE_CHECKING:
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def whiskered(
-    axes: Axes, place: float, estimate: Interval, fill: style.Fill, *, height: float, label: str
+    axes: Axes, place: float, estimate: Interval, fill: style.Fill, *, height: float, label: str, title: str
 ) -> None:
-    """Draw a row's bar with whiskers, and write `label` to the right of the axes."""
-    axes.barh(
+    """Draw a row's bar with whiskers, and write `label` to the right of the axes. `title` says what it shows."""
+    bars = axes.barh(
         place,
         estimate.value,
         height=height,
@@ -25,6 +26,8 @@ def whiskered(
         **fill.outline,
         zorder=2,
     )
+    for bar in bars:
+        tell(bar, "", title)
     whiskers(axes, place, estimate)
     axes.annotate(
         label,

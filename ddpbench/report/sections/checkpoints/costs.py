@@ -14,6 +14,7 @@ from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.captions import alike_setting, captioned, label_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.lines import height_in, in_lines, text_width_in
+from ddpbench.report.draw.marks import tell
 from ddpbench.report.draw.rows import NAMES_IN, over_bar
 from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Table
@@ -231,7 +232,8 @@ def _paint_narrow(sheet: Sheet, *, costs: Sequence[CheckpointCosts]) -> None:
 
 def _bar(axes: Axes, place: float, cost: CheckpointCosts, *, height: float, label: str) -> None:
     fill = style.Fill("", _COLOURS[cost.method])
-    whiskered(axes, place, cost.cost_s.scaled(1e3), fill, height=height, label=label)
+    title = f"{cost.row.name}, {_METHODS[cost.method]}: {cost.cost_s.scaled(1e3)} ms a checkpoint"
+    whiskered(axes, place, cost.cost_s.scaled(1e3), fill, height=height, label=label, title=title)
 
 
 def _scale(bars: Axes, costs: Sequence[CheckpointCosts]) -> None:
@@ -246,7 +248,7 @@ def _paint_shares(axes: Axes, costs: Sequence[CheckpointCosts]) -> None:
     for cost in costs:
         ys = [100 * share(cost.mean_s, cost.step_mean_s, round(count)) for count in steps]
         axes.plot(steps, ys, color=_COLOURS[cost.method], linewidth=1.1, zorder=3)
-        axes.plot(
+        (points,) = axes.plot(
             INTERVALS,
             [100 * part for part in cost.shares],
             _MARKERS[cost.method],
@@ -254,6 +256,13 @@ def _paint_shares(axes: Axes, costs: Sequence[CheckpointCosts]) -> None:
             markersize=4.5,
             zorder=4,
             label=_METHODS[cost.method],
+        )
+        pairs = zip(INTERVALS, cost.shares, strict=True)
+        name = _METHODS[cost.method]
+        tell(
+            points,
+            "",
+            *(f"{name}, every {steps:,} steps: {100 * part:.2g} % of the time" for steps, part in pairs),
         )
     axes.axhline(1, linestyle=":", color=style.MUTED, linewidth=1.2, zorder=1)
     axes.set_xscale("log")

@@ -167,7 +167,9 @@ def _bars(axes: Axes, rows: Sequence[Row], *, aside: float, height: float, lower
             (_EVALUATION, lower + aside, row.evaluation_samples_per_s),
         ):
             if estimate is not None:
-                whiskered(axes, place + offset, estimate, fill, height=height, label=str(estimate))
+                label = str(estimate)
+                title = f"{row.name}, {fill.name}: {label} samples/s"
+                whiskered(axes, place + offset, estimate, fill, height=height, label=label, title=title)
 
 
 def _scale(sheet: Sheet, axes: Axes, rows: Sequence[Row]) -> None:

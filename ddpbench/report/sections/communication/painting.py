@@ -10,6 +10,7 @@ from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
 from ddpbench.report.draw.lines import legend_lines
+from ddpbench.report.draw.marks import tell, tell_bars
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.communication.curves import TransferCurve
 from ddpbench.spec import BucketCap
@@ -65,9 +66,9 @@ def paint(
     for curve in curves:
         times = [(float(point.bytes), point.time_ms) for point in curve.points]
         rates = [(float(point.bytes), point.busbw) for point in curve.points if point.busbw is not None]
-        _curve(left, row, curve, times)
+        _curve(left, row, curve, times, "ms")
         if rates:
-            _curve(right, row, curve, rates)
+            _curve(right, row, curve, rates, "GB/s")
     left.set_yscale("log")
     left.set_ylabel("ms")
     decades(left, [e for curve in curves for p in curve.points for e in _ends(p.time_ms)])
@@ -140,10 +141,12 @@ def _size_axis(axes: Axes, low: float, high: float) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def _curve(axes: Axes, row: Row, curve: TransferCurve, points: Sequence[tuple[float, Interval]]) -> None:
+def _curve(
+    axes: Axes, row: Row, curve: TransferCurve, points: Sequence[tuple[float, Interval]], unit: str
+) -> None:
     look = style.look(row.case, curve.variant)
     values = [estimate.value for _, estimate in points]
-    axes.errorbar(
+    drawn = axes.errorbar(
         [size for size, _ in points],
         values,
         yerr=error_bars(estimate for _, estimate in points),
@@ -157,6 +160,8 @@ def _curve(axes: Axes, row: Row, curve: TransferCurve, points: Sequence[tuple[fl
         capsize=2,
         zorder=3,
     )
+    titles = (f"{curve.name}, {format_bytes(size)}: {estimate} {unit}" for size, estimate in points)
+    tell_bars(drawn, curve.name, *titles)
 
 
 def _legend(sheet: Sheet, row: Row, curves: Sequence[TransferCurve]) -> None:
@@ -193,7 +198,7 @@ def _label(axes: Axes, row: Row, curves: Sequence[TransferCurve]) -> None:
     places = spread([height for _, height in ends], gap=0.08, low=0.04, high=0.96)
     for (curve, _), place in zip(ends, places, strict=True):
         look = style.look(row.case, curve.variant)
-        axes.plot(
+        (sign,) = axes.plot(
             [1.05],
             [place],
             look.marker,
@@ -204,4 +209,8 @@ def _label(axes: Axes, row: Row, curves: Sequence[TransferCurve]) -> None:
             markerfacecolor="white" if row.emulated else look.colour,
             markersize=5,
         )
-        axes.text(1.09, place, curve.name, transform=axes.transAxes, va="center", fontsize=style.NOTE_PT)
+        label = axes.text(
+            1.09, place, curve.name, transform=axes.transAxes, va="center", fontsize=style.NOTE_PT
+        )
+        for artist in (sign, label):
+            tell(artist, curve.name)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.draw import style
 from ddpbench.report.draw.lines import in_legend, in_lines
+from ddpbench.report.draw.marks import tell, tell_bars
 from ddpbench.report.sections.time_to_loss.lines import TrainedCase
 from ddpbench.strategies.traits import traits_of
 
@@ -59,8 +60,8 @@ def paint(sheet: Sheet, *, lines: Sequence[TrainedCase], stacked: bool = False) 
     ]
     looks = _looks(lines)
     for axes, column in zip(panels, (2, 1), strict=True):
-        for place, (line, (look, dash)) in enumerate(zip(lines, looks, strict=True), start=1):
-            axes.plot(
+        for place, (line, name, (look, dash)) in enumerate(zip(lines, names, looks, strict=True), start=1):
+            (curve,) = axes.plot(
                 [point[column] for point in line.points],
                 [point[3] for point in line.points],
                 color=look.colour,
@@ -68,8 +69,10 @@ def paint(sheet: Sheet, *, lines: Sequence[TrainedCase], stacked: bool = False) 
                 linewidth=1.8 if traits_of(line.row.case).role == "base" else 1.4,
                 zorder=4 if traits_of(line.row.case).role == "base" else 3,  # above the markers drawn later
             )
-            at = line.time_s if column == 2 else _exact(line.samples)
-            _reach(axes, line, look, at, line.target - place * _ROW * _range(lines))
+            tell(curve, name)
+            at, unit = (line.time_s, "s") if column == 2 else (_exact(line.samples), "samples")
+            title = f"{name}: the target after {at} {unit}"
+            _reach(axes, line, look, at, line.target - place * _ROW * _range(lines), (name, title))
     _finish(panels, lines)
     panels[1].tick_params(axis="y", labelleft=stacked)
     sheet.legend(
@@ -116,13 +119,21 @@ def _range(lines: Sequence[TrainedCase]) -> float:
     return max(losses) - min(losses)
 
 
-def _reach(axes: Axes, line: TrainedCase, look: style.Look, at: Interval | None, place: float) -> None:
+def _reach(
+    axes: Axes,
+    line: TrainedCase,
+    look: style.Look,
+    at: Interval | None,
+    place: float,
+    told: tuple[str, str],
+) -> None:
+    """Mark when a case reached the target. `told` has the name of its series and what the mark shows."""
     if at is None:
         return
     whiskers = None
     if at.low is not None and at.high is not None:
         whiskers = [[at.value - at.low], [at.high - at.value]]
-    axes.errorbar(
+    drawn = axes.errorbar(
         [at.value],
         [place],
         xerr=whiskers,
@@ -137,6 +148,7 @@ def _reach(axes: Axes, line: TrainedCase, look: style.Look, at: Interval | None,
         clip_on=False,
         zorder=5,
     )
+    tell_bars(drawn, *told)
 
 
 def _finish(panels: Sequence[Axes], lines: Sequence[TrainedCase]) -> None:
