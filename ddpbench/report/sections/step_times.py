@@ -12,6 +12,7 @@ from ddpbench.analysis.statistics.judgement import MARGIN
 from ddpbench.report.captions import alike_setting, captioned, label_of, marks_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.lines import height_in, in_lines, text_width_in
+from ddpbench.report.draw.marks import tell
 from ddpbench.report.draw.scales import scale
 from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -325,11 +326,13 @@ def _rows_taken(one: Strips) -> float:
     return max(len(one.ranks), height_in([_beside(one)], style.TICK_PT) / _PITCH_IN) + _GAP_IN / _PITCH_IN
 
 
-def _strip(axes: Axes, place: float, each: RankTimes, look: style.Look, end: float, *, hollow: bool) -> None:
+def _strip(axes: Axes, place: float, each: RankTimes, case: Strips, end: float) -> None:
     """Draw a rank's quantiles as thin ticks, its median as a thick one and its 95th percentile as a triangle.
 
     The thin ticks are one path, so that a page with many ranks stays small.
     """
+    look = style.look(case.row.case)
+    title = f"{case.name}, {_rank_name(each)}: median {_numbers(each)}"
     xs: list[float] = []
     ys: list[float] = []
     for value in each.quantiles_s:
@@ -337,7 +340,7 @@ def _strip(axes: Axes, place: float, each: RankTimes, look: style.Look, end: flo
             xs += [1e3 * value, 1e3 * value, float("nan")]
             ys += [place - _STRIP, place + _STRIP, float("nan")]
     axes.plot(xs, ys, "-", color=look.ink, linewidth=0.9, alpha=0.55, zorder=2)
-    axes.plot(
+    (median,) = axes.plot(
         [1e3 * each.median_s] * 2,
         [place - 1.15 * _STRIP, place + 1.15 * _STRIP],
         "-",
@@ -345,18 +348,20 @@ def _strip(axes: Axes, place: float, each: RankTimes, look: style.Look, end: flo
         linewidth=2.6,
         zorder=4,
     )
+    tell(median, "", title)
     if each.p95_s is not None:
-        axes.plot(
+        (p95,) = axes.plot(
             [1e3 * each.p95_s],
             [place],
             ">",
             color=look.colour,
             markersize=6,
-            markerfacecolor="white" if hollow else look.colour,
+            markerfacecolor="white" if case.row.emulated else look.colour,
             markeredgecolor=look.ink,
             markeredgewidth=0.9,
             zorder=5,
         )
+        tell(p95, "", title)
 
 
 def _ground(axes: Axes, low: float, high: float, one: Strips) -> None:
@@ -409,7 +414,7 @@ def _paint(sheet: Sheet, *, cases: Sequence[Strips]) -> None:
                     fontsize=style.NOTE_PT,
                     color=style.MUTED if side == "right" else style.INK,
                 )
-            _strip(axes, place, each, style.look(one.row.case), end, hollow=one.row.emulated)
+            _strip(axes, place, each, one, end)
         at += high
     axes.set_yticks([])
     _finish(axes, cases, at)
@@ -449,7 +454,7 @@ def _paint_narrow(sheet: Sheet, *, cases: Sequence[Strips]) -> None:
                     else None,
                     zorder=3,
                 )
-            _strip(axes, at + 1.5, each, style.look(one.row.case), end, hollow=one.row.emulated)
+            _strip(axes, at + 1.5, each, one, end)
             at += 2
         at += gap
     axes.set_yticks([])
