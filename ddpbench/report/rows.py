@@ -106,19 +106,40 @@ class Row(CaseSummary):
         return (*grouping.variant(self.case), self.layout)
 
 
+IMPOSSIBLE = "cannot be right"
+"""Status of a row whose numbers must be wrong. Like those of a failed case, they are neither drawn nor put into tables.
+"""
+
+
 def rows_of(summary: RunSummary) -> list[Row]:
-    """Return the cases of a run as typed rows, in the summary's order."""
+    """Return the cases of a run as typed rows, in the summary's order.
+
+    A case whose throughput must be wrong has the status `IMPOSSIBLE`. A case whose model another framework computes has
+    no speed-up and no efficiency, because its base case is torch's: the quotient would be two frameworks' kernels.
+    """
+    withheld = summary.conclusions.checks.withheld
     cases = [summary.planned[one.case_id] for one in summary.by_case]
     names = Namer(cases)
     machine = summary.about.machine
     return _with_layouts(
-        [_row(one, case, names, machine) for one, case in zip(summary.by_case, cases, strict=True)]
+        [
+            _row(
+                replace(one, status=IMPOSSIBLE) if one.status == "ok" and one.case_id in withheld else one,
+                case,
+                names,
+                machine,
+            )
+            for one, case in zip(summary.by_case, cases, strict=True)
+        ]
     )
 
 
 def _row(summary: CaseSummary, case: Case, names: Namer, machine: Mapping[str, object]) -> Row:
+    found = {one.name: getattr(summary, one.name) for one in fields(summary)}
+    if traits_of(case).engine != "torch":
+        found |= dict.fromkeys(_OVER_BASE)
     return Row(
-        **{one.name: getattr(summary, one.name) for one in fields(summary)},
+        **found,
         case=case,
         numbers=grouping.number_words(case, machine),
         names=names,
@@ -126,6 +147,10 @@ def _row(summary: CaseSummary, case: Case, names: Namer, machine: Mapping[str, o
         name=names.short(case, (*VARIANT, *SCALE)),
         workload_name=names.workload(case),
     )
+
+
+_OVER_BASE = ("speedup", "efficiency", "speedup_to_loss")
+"""Fields that are quotients of a case and its base case."""
 
 
 def _with_layouts(rows: Sequence[Row]) -> list[Row]:

@@ -204,7 +204,9 @@ class LawsOf:
         fitted = [
             (curve, base)
             for curve, base in pairs
-            if base is not None and any(run.case.world_size > 1 for run in curve.runs)
+            if base is not None
+            and any(run.case.world_size > 1 for run in curve.runs)
+            and traits_of(curve.first.case).engine == traits_of(base.case).engine
         ]
         self._curves = [curve for curve, _ in fitted]
         self._asked = [

@@ -20,7 +20,7 @@ from ddpbench.report.draw.marks import tell, tell_bars
 from ddpbench.report.drawn import split
 from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.rows import Row
+from ddpbench.report.rows import IMPOSSIBLE, Row
 from ddpbench.report.words import launches_each, not_drawn, percent, ranks, series_of
 from ddpbench.spec.grouping import PANEL
 from ddpbench.strategies.traits import traits_of
@@ -46,9 +46,10 @@ _MEANINGS = {
 
 def section(laws: Sequence[CurveLaws], rows: Sequence[Row]) -> Section:
     """Return the section on scaling laws, with a figure for each of the first groups of comparable curves."""
+    wrong = {row.case_id for row in rows if row.status == IMPOSSIBLE}
     fitted: dict[int, list[CurveLaws]] = {}
     for curve in laws:
-        if curve.laws.fits:
+        if curve.laws.fits and wrong.isdisjoint(curve.case_ids.values()):
             fitted.setdefault(curve.panel, []).append(curve)
     groups = [
         sorted(group, key=lambda curve: not traits_of(curve.case).exchanges) for group in fitted.values()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -73,7 +74,9 @@ def _series(panel: Panel) -> tuple[list[Series], list[str]]:
 
     The base case has no series, because it is the point (1, 1) where the ideal line starts.
     """
-    series, notes = panel.of_strategies()
+    # cases without a base case do not take the places of others
+    kept = tuple(row for row in panel.rows if not row.ok or row.speedup is not None)
+    series, notes = replace(panel, rows=kept).of_strategies()
     drawn = [item for item in series if item.traits.role != "base" and any(_has(row) for row in item.rows)]
     return drawn, notes
 
@@ -151,23 +154,27 @@ def _base_text(shown: Sequence[Row], by_id: Mapping[str, Row]) -> str:
         + (f" (of {series_of(list(dict.fromkeys(over[base])))})" if len(bases) > 1 else "")
         for base, row in bases.items()
     ]
-    foreign = {row.strategy_name: traits_of(row.case).engine for row in shown}
-    foreign = {name: engine for name, engine in foreign.items() if engine != "torch"}
-    which = f"{series_of(list(foreign))} {'is' if len(foreign) == 1 else 'are'}"
-    them = "It is" if len(bases) == 1 else "They are"
-    held = f" {them} torch's, so that {which} compared with torch too." if foreign else ""
-    return f"Base case{'s' if len(bases) > 1 else ''}: {'; '.join(words)}.{held}"
+    return f"Base case{'s' if len(bases) > 1 else ''}: {'; '.join(words)}."
 
 
 def _without_base(panel: Panel, by_id: Mapping[str, Row]) -> list[str]:
-    """Return a sentence for each launcher whose cases have no speed-up because it started no base case in this run."""
+    """Return sentences on cases without a speed-up: their launcher started no base case, or they have torch's."""
     lacking: dict[str, list[str]] = {}
     for row in panel.rows:
         if row.ok and row.speedup is None and row.baseline_case_id not in ("", *by_id):
             lacking.setdefault(launcher_name(row.case), []).append(row.strategy_name)
+    foreign = list(
+        dict.fromkeys(
+            row.strategy_name for row in panel.rows if row.ok and traits_of(row.case).engine != "torch"
+        )
+    )
+    which = "their base cases are" if len(foreign) > 1 else "its base case is"
     return [
-        f"No speed-up of {series_of(list(dict.fromkeys(names)))}: {launcher} started no base case in this run."
-        for launcher, names in lacking.items()
+        *(
+            f"No speed-up of {series_of(list(dict.fromkeys(names)))}: {launcher} started no base case in this run."
+            for launcher, names in lacking.items()
+        ),
+        *([f"No speed-up of {series_of(foreign)}: {which} torch's."] if foreign else []),
     ]
 
 
@@ -185,18 +192,15 @@ def _eligible(panel: Panel, series: Sequence[Series]) -> list[tuple[Series, Row]
 
 
 def _title(panel: Panel, series: Sequence[Series]) -> str:
-    """Return the finding: how many times as fast as the base case training is, at the most ranks.
-
-    Ranks of another engine than the base case's are named only if there are no others.
-    """
+    """Return the finding: how many times as fast as the base case training is, at the most ranks."""
     eligible = _eligible(panel, series)
     if not eligible:
         if panel.oversubscribed_sizes:
             return "Every case above one rank ran oversubscribed: none is ranked"
         return "What ranks cost that exchange nothing"
-    own = [pair for pair in eligible if pair[0].traits.engine == "torch"] or eligible
     found = sorted(
-        ((row.speedup, item.name) for item, row in own if row.speedup), key=lambda pair: -pair[0].value
+        ((row.speedup, item.name) for item, row in eligible if row.speedup),
+        key=lambda pair: -pair[0].value,
     )
     where = f"At {ranks(eligible[0][1].case.world_size)}"
     (best, fast), (least, slow) = found[0], found[-1]
