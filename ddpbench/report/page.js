@@ -1,4 +1,5 @@
-// Makes tables sortable and long ones filterable, shows where one goes on, and opens folded data for printing.
+// Makes tables sortable and long ones filterable, shows where one continues, opens folded data for printing, and shows
+// the values of marks in figures.
 // The page is readable without it.
 "use strict";
 const FILTERED_FROM = 10;
@@ -108,3 +109,100 @@ addEventListener("beforeprint", () => {
   opened.forEach((details) => (details.open = true));
 });
 addEventListener("afterprint", () => opened.forEach((details) => (details.open = false)));
+
+// Figures: shows what the mark at the pointer or in focus is, keeps one series in view, and opens a figure as a file.
+const NEAR = 12;
+const tip = document.createElement("div");
+tip.className = "tip";
+tip.hidden = true;
+tip.setAttribute("aria-hidden", "true");
+document.body.append(tip);
+let shown;
+function showTip(mark) {
+  shown = mark;
+  tip.hidden = !mark;
+  if (!mark) return;
+  tip.textContent = mark.getAttribute("aria-label");
+  const at = mark.getBoundingClientRect();
+  const left = Math.min(at.left + (at.width - tip.offsetWidth) / 2, innerWidth - tip.offsetWidth - 4);
+  const above = at.top - tip.offsetHeight - 6;
+  tip.style.left = `${Math.max(4, left)}px`;
+  tip.style.top = `${above < 4 ? at.bottom + 6 : above}px`;
+}
+addEventListener("scroll", () => showTip(shown), true);
+for (const svg of document.querySelectorAll(".drawn svg")) readable(svg);
+for (const one of document.querySelectorAll("figure:has(svg)")) addOpener(one);
+
+function readable(svg) {
+  for (const title of svg.querySelectorAll("title")) {
+    title.parentNode.setAttribute("aria-label", title.textContent);
+    title.remove(); // a browser would show it as well, later and elsewhere
+  }
+  const parts = [...svg.querySelectorAll("[data-s]")];
+  const marks = [...svg.querySelectorAll("[aria-label]")];
+  const labels = parts.filter((part) => part.querySelector("text"));
+  for (const label of labels) {
+    label.setAttribute("role", "img");
+    label.setAttribute("aria-label", [...label.querySelectorAll("text")].map((text) => text.textContent).join(" "));
+  }
+  const stops = [...labels, ...marks];
+  const reach = (to) => stops.forEach((stop) => stop.setAttribute("tabindex", stop === to ? "0" : "-1"));
+  const show = (stop) => {
+    const label = labels.includes(stop);
+    svg.classList.toggle("picks", label);
+    parts.forEach((part) => part.classList.toggle("picked", label && part.dataset.s === stop.dataset.s));
+    showTip(label ? undefined : stop);
+  };
+  // The smallest of those that are nearest to the pointer.
+  const nearest = (event, within) => {
+    let found;
+    let least = [within, Infinity];
+    for (const stop of stops) {
+      const box = stop.getBoundingClientRect();
+      const dx = Math.max(box.left - event.clientX, 0, event.clientX - box.right);
+      const dy = Math.max(box.top - event.clientY, 0, event.clientY - box.bottom);
+      const now = [Math.hypot(dx, dy), box.width * box.height];
+      if (now[0] < least[0] || (now[0] === least[0] && now[1] < least[1])) [found, least] = [stop, now];
+    }
+    return found;
+  };
+  reach(stops[0]);
+  const on = (event, act) => svg.parentNode.addEventListener(event, act); // an SVG that hears of focus could be focused
+  on("pointermove", (event) => event.pointerType === "mouse" && show(nearest(event, NEAR)));
+  on("pointerleave", (event) => event.pointerType === "mouse" && show());
+  on("click", (event) => show(nearest(event, 2 * NEAR))); // also a tap, and no swipe
+  on("focusout", () => show());
+  on("focusin", (event) => {
+    reach(event.target);
+    show(event.target);
+  });
+  on("keydown", (event) => {
+    const at = stops.indexOf(event.target);
+    const to = { ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1, Home: 0, End: -1 }[event.key];
+    if (event.key === "Escape") show();
+    if (at < 0 || to === undefined) return;
+    event.preventDefault();
+    stops.at(to % stops.length).focus();
+  });
+}
+
+// A link to a file that is made of the page itself: it works in a copy of the page, and is not there without a script.
+function addOpener(one) {
+  const svg = one.querySelector("svg");
+  const link = document.createElement("a");
+  const make = () => {
+    const copy = svg.cloneNode(true);
+    copy.removeAttribute("class");
+    for (const node of copy.querySelectorAll("[tabindex]")) {
+      node.prepend(document.createElementNS(copy.namespaceURI, "title"));
+      node.firstChild.textContent = node.getAttribute("aria-label");
+      for (const name of ["aria-label", "tabindex"]) node.removeAttribute(name);
+    }
+    const text = new XMLSerializer().serializeToString(copy);
+    link.href = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
+  };
+  Object.assign(link, { className: "opener", textContent: "Open SVG", href: "#", target: "_blank" });
+  link.setAttribute("aria-label", `Open SVG of ${one.querySelector(".scroll").getAttribute("aria-label")}`);
+  for (const event of ["pointerenter", "pointerdown", "focus"]) link.addEventListener(event, make, { once: true });
+  one.querySelector("figcaption").append(" ", link);
+}

@@ -13,7 +13,7 @@ import pytest
 from ddpbench.analysis.sentences import Sentence
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.report import page
-from ddpbench.report.draw.marks import tell
+from ddpbench.report.draw.marks import describe
 from ddpbench.report.draw.sheet import Sheet
 from ddpbench.report.parts import Picture, Section, Table
 from tests.report.handmade import bucket_comparisons, changed, fields_of, handmade_summary
@@ -63,7 +63,7 @@ def paint_attack(sheet: Sheet) -> None:
     axes.annotate(ATTACK, (0.5, 0.5))
     for series in (ATTACK, f"]]>{ATTACK}"):
         (line,) = axes.plot([0, 1], [0, 1], "o", label=ATTACK)
-        tell(line, series, ATTACK, f"]]>{ATTACK}")
+        describe(line, series, ATTACK, f"]]>{ATTACK}")
     sheet.legend([Line2D([], [], label=ATTACK)], columns=2)
     sheet.text(0.1, 0.1, ATTACK, rotation=90)
 

@@ -68,8 +68,8 @@ def test_figures_hold_marks_and_texts_only(hostile: Read) -> None:
     drawn = [one.text for one in within if one.tag == "text"]
     shown = " ".join(ATTACK.split())
     assert [text.removeprefix("]]>") for text in drawn if "<script>" in text] == [shown] * 14, "as they are"
-    told = [one.text.removeprefix("]]>") for one in hostile.all("title")]
-    assert told.count(shown) == 8
+    titles = [one.text.removeprefix("]]>") for one in hostile.all("title")]
+    assert titles.count(shown) == 8
     assert {one.attributes["data-s"] for one in within if "data-s" in one.attributes} <= {*"0123456789"}
 
 

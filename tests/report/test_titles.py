@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from ddpbench.analysis import summarize
 from ddpbench.report.draw.canvas import draw, drawing, saved
-from ddpbench.report.draw.marks import tell
+from ddpbench.report.draw.marks import describe
 from ddpbench.report.draw.sheet import Sheet
 from ddpbench.report.parts import Picture
 from tests.emulated import write_emulated
@@ -106,17 +106,17 @@ def drawn_with(title: str, series: str, points: int = 3) -> Element:
         figure = Figure(figsize=(3.0, 2.0))
         axes = Sheet(figure, width_in=3.0, height_in=2.0, lifted_in=0.0).axes(0.3, 0.3, 2.0, 1.0)
         (line,) = axes.plot(range(points), range(points), "o")
-        tell(line, series, *[title] * 3)
+        describe(line, series, *[title] * 3)
         return ElementTree.fromstring(saved(figure, "svg"))
 
 
-@pytest.mark.parametrize("text", [FORBIDDEN, '</title><script>"x"</script>&amp;', "told:{}", "a\nb\tc"])
+@pytest.mark.parametrize("text", [FORBIDDEN, '</title><script>"x"</script>&amp;', "marked:{}", "a\nb\tc"])
 def test_titles_of_a_strangers_names_are_text(text: str) -> None:
     root = drawn_with(text, text)
     assert len(titles_of(root)) == 3
     assert {child.tag for node in root.iter(f"{SVG}title") for child in node} == set()
     assert "\n" not in titles_of(root)[0]
-    assert not any("told:" in (node.get("id") or "") for node in root.iter())
+    assert not any("marked:" in (node.get("id") or "") for node in root.iter())
 
 
 def test_what_has_not_as_many_points_as_titles_says_all(monkeypatch: pytest.MonkeyPatch) -> None:

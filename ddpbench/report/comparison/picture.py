@@ -11,7 +11,7 @@ from ddpbench.analysis.regression import Change, Changes
 from ddpbench.analysis.regression.wording import value_words
 from ddpbench.report.draw import style
 from ddpbench.report.draw.lines import text_width_in
-from ddpbench.report.draw.marks import tell
+from ddpbench.report.draw.marks import describe
 from ddpbench.report.parts import Cell, Column, Picture, Table
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _paint(sheet: Sheet, *, drawn: Sequence[Change]) -> None:
         if ratio is not None and ratio.low is not None and ratio.high is not None:
             axes.plot([ratio.low, ratio.high], [place, place], "-", color=_NEW, linewidth=1.4, zorder=2)
             (sign,) = axes.plot([ratio.value], [place], "|", color=_NEW, markersize=8, zorder=4)
-            tell(sign, "", f"{one.label}: {value_words(ratio)}, {one.verdict}")
+            describe(sign, "", f"{one.label}: {value_words(ratio)}, {one.verdict}")
         words = f"{value_words(ratio)}\n{one.verdict}" if ratio is not None else one.verdict
         axes.annotate(
             words,

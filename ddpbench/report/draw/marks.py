@@ -1,7 +1,7 @@
 """Say of a figure's marks what they show and to which series they belong.
 
 The SVG has the words as `<title>`, which browsers show next to the pointer, and which screen readers and the page's
-script read. `tell` writes them into matplotlib's group id, and `with_titles` turns this id into elements of the SVG.
+script read. `describe` writes them into matplotlib's group id, which `with_titles` turns into elements of the SVG.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from ddpbench.text_safety import clean, on_one_line
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
 
-_TOLD = "told:"
+_MARKED = "marked:"
 _SVG = "{http://www.w3.org/2000/svg}"
 
 
-def tell(artist: Artist, series: str, *titles: str) -> None:
+def describe(artist: Artist, series: str, *titles: str) -> None:
     """Say what an artist shows.
 
     `series` is what the legend or a label calls its series, or empty. `titles` has the words for each of its points
     that is drawn, or one text for the artist as a whole; none for an artist that only belongs to the series.
     """
     words = [on_one_line(clean(title)) for title in titles]
-    artist.set_gid(_TOLD + json.dumps([series, words]))
+    artist.set_gid(_MARKED + json.dumps([series, words]))
 
 
-def tell_bars(drawn: Any, series: str, *titles: str) -> None:
+def describe_points(drawn: Any, series: str, *titles: str) -> None:
     """Say what each point of `Axes.errorbar` shows; its whiskers belong to the series too."""
     line, caps, whiskers = drawn
-    tell(line, series, *titles)
+    describe(line, series, *titles)
     for artist in (*caps, *whiskers):
-        tell(artist, series)
+        describe(artist, series)
 
 
 def with_titles(root: Element) -> None:
-    """Replace what `tell` wrote by titles, and by numbers of series where a label names a series of marks."""
-    told = [node for node in root.iter(f"{_SVG}g") if node.attrib.get("id", "").startswith(_TOLD)]
-    words = [json.loads(node.attrib.pop("id").removeprefix(_TOLD)) for node in told]
+    """Replace what `describe` wrote by titles, and by numbers of series where a label names a series of marks."""
+    groups = [node for node in root.iter(f"{_SVG}g") if node.attrib.get("id", "").startswith(_MARKED)]
+    words = [json.loads(node.attrib.pop("id").removeprefix(_MARKED)) for node in groups]
     marked = [series for series, titles in words if series and titles]
     numbers = {series: str(number) for number, series in enumerate(dict.fromkeys(marked))}
-    for node, (series, titles) in zip(told, words, strict=True):
+    for node, (series, titles) in zip(groups, words, strict=True):
         if len(numbers) > 1 and series in numbers:
             node.set("data-s", numbers[series])
         if titles:

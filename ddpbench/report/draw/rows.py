@@ -11,7 +11,7 @@ from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import mark
 from ddpbench.report.draw.lines import in_lines, text_width_in
-from ddpbench.report.draw.marks import tell, tell_bars
+from ddpbench.report.draw.marks import describe, describe_points
 from ddpbench.report.draw.sheet import Sheet
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def block(
         outline |= {"edgecolor": fill.colour, "hatch": None, "linewidth": _SLIVER_PT}
     bars = axes.barh(centre, end - start, left=start, height=height, color=fill.colour, **outline, zorder=2)
     for bar in bars:
-        tell(bar, fill.name if series is None else series, *([title] if title else []))
+        describe(bar, fill.name if series is None else series, *([title] if title else []))
 
 
 def axis_end(longest: float) -> float:
@@ -190,7 +190,7 @@ def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> 
                     aside=0.27,
                     sideways=True,
                 )
-                tell_bars(drawn, "", f"{point.name}, {heading}: {point.words} {xlabel}")
+                describe_points(drawn, "", f"{point.name}, {heading}: {point.words} {xlabel}")
             place += 1 if above else (rows + 1) / 2
     axes.set_ylim(place - 0.5, -0.6)
     axes.set_yticks([at for at, _ in ticks], [name for _, name in ticks])

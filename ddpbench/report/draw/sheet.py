@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpbench.report.draw import style
 from ddpbench.report.draw.lines import in_legend
-from ddpbench.report.draw.marks import tell
+from ddpbench.report.draw.marks import describe
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +59,7 @@ class Sheet:
 
         `length` is the length of the lines in the legend, as a multiple of the font size. On a phone, a legend with
         one column breaks long names into lines, which `legend_lines` counts. An entry names the series of marks
-        (`marks.tell`) that is called as it, or as `series` says of it.
+        (`marks.describe`) that is called as it, or as `series` says of it.
         """
         # matplotlib fills columns first, so the handles are dealt out to its columns
         handles = [handle for column in range(columns) for handle in handles[column::columns]]
@@ -82,7 +82,7 @@ class Sheet:
         for name, *entry in zip(names, legend.legend_handles, legend.get_texts(), strict=True):
             for artist in entry:
                 if artist is not None:
-                    tell(artist, series.get(name, name))
+                    describe(artist, series.get(name, name))
 
 
 def _with_thousands() -> ScalarFormatter:

@@ -15,7 +15,7 @@ from ddpbench.report.captions import captioned, label_but_links, setting_but_lin
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
 from ddpbench.report.draw.lines import legend_lines
-from ddpbench.report.draw.marks import tell, tell_bars
+from ddpbench.report.draw.marks import describe, describe_points
 from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
@@ -379,7 +379,7 @@ def _name_lines(axes: Axes, lines: Sequence[Series], value: _Value) -> None:
             1.09, place, line.name, transform=axes.transAxes, va="center", fontsize=style.NOTE_PT
         )
         for artist in (sign, label):
-            tell(artist, line.name)
+            describe(artist, line.name)
 
 
 def _short_rate(rate: float) -> str:
@@ -398,7 +398,7 @@ def _line(axes: Axes, line: Series, value: _Value, unit: str) -> None:
     look = line.look
     xs, values = [rate for rate, _ in points], [value for _, value in points]
     (guide,) = axes.plot(xs, [value.value for value in values], color=look.colour, linewidth=0.9, zorder=2)
-    tell(guide, line.name)
+    describe(guide, line.name)
     drawn = axes.errorbar(
         xs,
         [value.value for value in values],
@@ -414,4 +414,4 @@ def _line(axes: Axes, line: Series, value: _Value, unit: str) -> None:
         zorder=3,
     )
     titles = (f"{line.name}, {format_bit_rate(rate)}: {value}{unit}" for rate, value in points)
-    tell_bars(drawn, line.name, *titles)
+    describe_points(drawn, line.name, *titles)

@@ -12,7 +12,7 @@ from ddpbench.analysis.statistics.judgement import AS_GOOD, BEST, CANNOT_TELL, T
 from ddpbench.analysis.summary import StepResults
 from ddpbench.report.captions import captioned, fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style
-from ddpbench.report.draw.marks import tell_bars
+from ddpbench.report.draw.marks import describe_points
 from ddpbench.report.drawn import split
 from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -408,7 +408,7 @@ def _differences(
         place = caps.index(row.case.bucket_cap_mb)
         look = style.look(row.case)
         title = f"{row.name}: {longer} % against the fastest other"
-        tell_bars(mark(axes, place, longer, (), look, hollow=row.emulated, aside=0.2), "", title)
+        describe_points(mark(axes, place, longer, (), look, hollow=row.emulated, aside=0.2), "", title)
         words = f"{'+' * (longer.value > 0)}{longer.rounded(digits)[0]} %"
         room = (len(caps) - 0.4 - place) / len(caps) * axes.bbox.width / axes.figure.dpi
         right = text_width_in(words, style.NOTE_PT) + 9 / 72 <= room
@@ -451,7 +451,7 @@ def _point(
         hollow=row.emulated,
         aside=min(0.2, _ASIDE_IN * axes.figure.dpi * (high - low) / axes.bbox.width),
     )
-    tell_bars(drawn, "", f"{row.name}: {estimate} ms per step")
+    describe_points(drawn, "", f"{row.name}: {estimate} ms per step")
     label = estimate.number + (f"\n{verdict}" if verdict in (BEST, AS_GOOD, CANNOT_TELL) else "")
     highest = max([estimate.high or estimate.value, *times])
     axes.annotate(

@@ -21,7 +21,7 @@ from ddpbench.report.captions import (
     setting_of,
 )
 from ddpbench.report.draw import style
-from ddpbench.report.draw.marks import tell
+from ddpbench.report.draw.marks import describe
 from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.rows import Row
@@ -441,7 +441,7 @@ def _draw_ground(
         )
     )
     if title:
-        tell(ground, "", title)
+        describe(ground, "", title)
 
 
 def _write_cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look) -> None:

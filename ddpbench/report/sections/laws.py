@@ -16,7 +16,7 @@ from ddpbench.naming import Namer
 from ddpbench.report.captions import captioned, label_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
-from ddpbench.report.draw.marks import tell, tell_bars
+from ddpbench.report.draw.marks import describe, describe_points
 from ddpbench.report.drawn import split
 from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -361,7 +361,7 @@ def _paint_curve(axes: Axes, curve: CurveLaws, *, hollow: bool) -> None:
                 linewidth=1.3,
                 zorder=2,
             )
-            tell(line, _SHORT[fit.law], f"{_SHORT[fit.law]}, {_MARKS[fit.goodness]}")
+            describe(line, _SHORT[fit.law], f"{_SHORT[fit.law]}, {_MARKS[fit.goodness]}")
     look = style.look(curve.case, curve.variant)
     base = style.base_look()
     axes.plot([1], [1], base.marker, color=base.colour, markersize=6, zorder=3)
@@ -382,7 +382,7 @@ def _paint_curve(axes: Axes, curve: CurveLaws, *, hollow: bool) -> None:
     )
     pairs = zip(curve.laws.points, estimates, strict=True)
     titles = (f"{curve.name}, {ranks(point.world_size)}: efficiency {e}" for point, e in pairs)
-    tell_bars(drawn, "", *titles)
+    describe_points(drawn, "", *titles)
     axes.set_xlim(0.85, EXTRAPOLATION * largest)
     exponents = range(math.floor(math.log2(EXTRAPOLATION * largest)) + 1)
     every = max(1, math.ceil(len(exponents) / 6))
@@ -407,7 +407,7 @@ def _label_lines(axes: Axes, fits: Sequence[Fit], top: float) -> None:
             color=_COLOURS[law],
             va="center",
         )
-        tell(label, _SHORT[law])
+        describe(label, _SHORT[law])
 
 
 _HELD = "Where coherency β is held at 0, the other intervals take it to be 0: they are narrower than without that."

@@ -17,7 +17,7 @@ from ddpbench.report.captions import burst_words, captioned, label_of, setting_o
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
 from ddpbench.report.draw.lines import legend_lines
-from ddpbench.report.draw.marks import tell, tell_bars
+from ddpbench.report.draw.marks import describe, describe_points
 from ddpbench.report.drawn import split
 from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -379,7 +379,7 @@ def _paint(sheet: Sheet, *, lines: Sequence[NetworkCurve]) -> None:
             fontsize=style.NOTE_PT,
             linespacing=1.15,
         )
-        tell(label, line.name)
+        describe(label, line.name)
 
 
 def _paint_narrow(sheet: Sheet, *, lines: Sequence[NetworkCurve]) -> None:
@@ -453,7 +453,7 @@ def _curve(axes: Axes, line: NetworkCurve) -> None:
         nodes, [point.time_ms.value for point in line.points], color=look.colour, linewidth=0.9, zorder=2
     )
     for each in (formula, guide):
-        tell(each, line.name)
+        describe(each, line.name)
     drawn = axes.errorbar(
         nodes,
         [point.time_ms.value for point in line.points],
@@ -471,4 +471,4 @@ def _curve(axes: Axes, line: NetworkCurve) -> None:
     titles = (
         f"{line.name}, {counted(point.row.case.nodes, 'node')}: {point.time_ms} ms" for point in line.points
     )
-    tell_bars(drawn, line.name, *titles)
+    describe_points(drawn, line.name, *titles)

@@ -24,7 +24,7 @@ from ddpbench.report.captions import (
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
 from ddpbench.report.draw.lines import legend_lines
-from ddpbench.report.draw.marks import tell, tell_bars
+from ddpbench.report.draw.marks import describe, describe_points
 from ddpbench.report.drawn import split
 from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -220,13 +220,13 @@ def _title(panel: Panel, series: Sequence[Series]) -> str:
             if len(found) == 2
             else []
         ),
-        *([f"{where}, times as fast as one rank: {listed}"] if len(found) <= _MOST_TOLD else []),
+        *([f"{where}, times as fast as one rank: {listed}"] if len(found) <= _MOST_MARKED else []),
         f"{where} training is {times(least)} ({slow}) to {times(best)} ({fast}) times as fast",
         f"{where} training is {times(least)} to {times(best)} times as fast as with one rank",
     )
 
 
-_MOST_TOLD = 4
+_MOST_MARKED = 4
 """Maximum number of speed-ups in a title."""
 
 
@@ -353,7 +353,7 @@ def _plot(
     look = item.look
     ys = [e.value if e else math.nan for e in estimates]
     (line,) = axes.plot(xs, ys, color=look.ink, linewidth=0.9, zorder=2)
-    tell(line, item.name)
+    describe(line, item.name)
     emulated = any(row.emulated for row in item.rows)
     drawn = axes.errorbar(
         xs,
@@ -371,7 +371,7 @@ def _plot(
         zorder=3,
     )
     titles = (f"{item.name}, {ranks(n)}: {what} {e}" for n, e in zip(sizes, estimates, strict=True) if e)
-    tell_bars(drawn, item.name, *titles)
+    describe_points(drawn, item.name, *titles)
 
 
 def _on_grid(
@@ -580,4 +580,4 @@ def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, Interval, float]
         )
         for artist in (leader.arrow_patch, sign, label):
             if artist is not None:
-                tell(artist, item.name)
+                describe(artist, item.name)

@@ -12,7 +12,7 @@ from ddpbench.analysis.statistics.judgement import MARGIN
 from ddpbench.report.captions import alike_setting, captioned, label_of, marks_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.lines import height_in, in_lines, text_width_in
-from ddpbench.report.draw.marks import tell
+from ddpbench.report.draw.marks import describe
 from ddpbench.report.draw.scales import scale
 from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -348,7 +348,7 @@ def _strip(axes: Axes, place: float, each: RankTimes, case: Strips, end: float) 
         linewidth=2.6,
         zorder=4,
     )
-    tell(median, "", title)
+    describe(median, "", title)
     if each.p95_s is not None:
         (p95,) = axes.plot(
             [1e3 * each.p95_s],
@@ -361,7 +361,7 @@ def _strip(axes: Axes, place: float, each: RankTimes, case: Strips, end: float) 
             markeredgewidth=0.9,
             zorder=5,
         )
-        tell(p95, "", title)
+        describe(p95, "", title)
 
 
 def _ground(axes: Axes, low: float, high: float, one: Strips) -> None:

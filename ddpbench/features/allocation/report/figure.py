@@ -11,7 +11,7 @@ from ddpbench.features.allocation.analysis.allocation import Allocation, JobSize
 from ddpbench.features.allocation.report.sentences import base_rate
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
-from ddpbench.report.draw.marks import tell_bars
+from ddpbench.report.draw.marks import describe_points
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.words import launches_each, ranks
 
@@ -104,7 +104,7 @@ def _draw_speedups(axes: Axes, allocation: Allocation) -> None:
         capsize=2.5,
         zorder=3,
     )
-    tell_bars(drawn, "", *(f"{ranks(job.world_size)}: speed-up {job.speedup}" for job in sized))
+    describe_points(drawn, "", *(f"{ranks(job.world_size)}: speed-up {job.speedup}" for job in sized))
 
 
 def _mark_chosen(axes: Axes, chosen: JobSize) -> None:

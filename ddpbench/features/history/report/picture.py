@@ -21,7 +21,7 @@ from ddpbench.features.history.analysis.wording import (
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import spread
 from ddpbench.report.draw.lines import text_width_in
-from ddpbench.report.draw.marks import tell
+from ddpbench.report.draw.marks import describe
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.words import moment
 from ddpbench.units import counted
@@ -153,7 +153,7 @@ def _paint_runs(axes: Axes, case: CaseHistory, scale: float, names: Sequence[str
                 zorder=2,
             )
         (drawn,) = axes.plot([point.run], [scale * step.value], "o", color=_RUN, markersize=4.5, zorder=3)
-        tell(drawn, "", f"{names[point.run]}: {step.scaled(1e3)} ms per step")
+        describe(drawn, "", f"{names[point.run]}: {step.scaled(1e3)} ms per step")
 
 
 def _label_changes(sheet: Sheet, changes: Sequence[ChangePoint], wanted_in: Sequence[float]) -> None:

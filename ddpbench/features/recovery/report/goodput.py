@@ -9,7 +9,7 @@ from ddpbench.analysis.goodput import best, daly, ettr, words, young
 from ddpbench.features.recovery.report.costs import FailureCosts
 from ddpbench.report.captions import label_of
 from ddpbench.report.draw import style
-from ddpbench.report.draw.marks import tell
+from ddpbench.report.draw.marks import describe
 from ddpbench.report.parts import Cell, Column, Picture, Table
 from ddpbench.report.words import number
 
@@ -138,7 +138,7 @@ def _lines(axes: Axes, cost: FailureCosts) -> None:
             zorder=4,
             label=f"a failure every {name}",
         )
-        tell(
+        describe(
             best_period,
             "",
             f"a failure every {name}: {least:.2g} % lost with a snapshot every {number(period)} s",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.draw import style
-from ddpbench.report.draw.marks import tell
+from ddpbench.report.draw.marks import describe
 from ddpbench.report.draw.rows import axis_end, whiskers
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def whiskered(
         zorder=2,
     )
     for bar in bars:
-        tell(bar, "", title)
+        describe(bar, "", title)
     whiskers(axes, place, estimate)
     axes.annotate(
         label,

@@ -14,7 +14,7 @@ from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.captions import alike_setting, captioned, label_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.lines import height_in, in_lines, text_width_in
-from ddpbench.report.draw.marks import tell
+from ddpbench.report.draw.marks import describe
 from ddpbench.report.draw.rows import NAMES_IN, over_bar
 from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Table
@@ -259,7 +259,7 @@ def _paint_shares(axes: Axes, costs: Sequence[CheckpointCosts]) -> None:
         )
         pairs = zip(INTERVALS, cost.shares, strict=True)
         name = _METHODS[cost.method]
-        tell(
+        describe(
             points,
             "",
             *(f"{name}, every {steps:,} steps: {100 * part:.2g} % of the time" for steps, part in pairs),

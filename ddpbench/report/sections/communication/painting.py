@@ -10,7 +10,7 @@ from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
 from ddpbench.report.draw.lines import legend_lines
-from ddpbench.report.draw.marks import tell, tell_bars
+from ddpbench.report.draw.marks import describe, describe_points
 from ddpbench.report.rows import Row
 from ddpbench.report.sections.communication.curves import TransferCurve
 from ddpbench.spec import BucketCap
@@ -161,7 +161,7 @@ def _curve(
         zorder=3,
     )
     titles = (f"{curve.name}, {format_bytes(size)}: {estimate} {unit}" for size, estimate in points)
-    tell_bars(drawn, curve.name, *titles)
+    describe_points(drawn, curve.name, *titles)
 
 
 def _legend(sheet: Sheet, row: Row, curves: Sequence[TransferCurve]) -> None:
@@ -213,4 +213,4 @@ def _label(axes: Axes, row: Row, curves: Sequence[TransferCurve]) -> None:
             1.09, place, curve.name, transform=axes.transAxes, va="center", fontsize=style.NOTE_PT
         )
         for artist in (sign, label):
-            tell(artist, curve.name)
+            describe(artist, curve.name)

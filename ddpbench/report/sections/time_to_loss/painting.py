@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.report.draw import style
 from ddpbench.report.draw.lines import in_legend, in_lines
-from ddpbench.report.draw.marks import tell, tell_bars
+from ddpbench.report.draw.marks import describe, describe_points
 from ddpbench.report.sections.time_to_loss.lines import TrainedCase
 from ddpbench.strategies.traits import traits_of
 
@@ -69,7 +69,7 @@ def paint(sheet: Sheet, *, lines: Sequence[TrainedCase], stacked: bool = False) 
                 linewidth=1.8 if traits_of(line.row.case).role == "base" else 1.4,
                 zorder=4 if traits_of(line.row.case).role == "base" else 3,  # above the markers drawn later
             )
-            tell(curve, name)
+            describe(curve, name)
             at, unit = (line.time_s, "s") if column == 2 else (_exact(line.samples), "samples")
             title = f"{name}: the target after {at} {unit}"
             _reach(axes, line, look, at, line.target - place * _ROW * _range(lines), (name, title))
@@ -125,9 +125,9 @@ def _reach(
     look: style.Look,
     at: Interval | None,
     place: float,
-    told: tuple[str, str],
+    shown: tuple[str, str],
 ) -> None:
-    """Mark when a case reached the target. `told` has the name of its series and what the mark shows."""
+    """Mark when a case reached the target. `shown` has the name of its series and what the mark shows."""
     if at is None:
         return
     whiskers = None
@@ -148,7 +148,7 @@ def _reach(
         clip_on=False,
         zorder=5,
     )
-    tell_bars(drawn, *told)
+    describe_points(drawn, *shown)
 
 
 def _finish(panels: Sequence[Axes], lines: Sequence[TrainedCase]) -> None:
