@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.analysis.finding import each_tag_once
+from ddpbench.analysis.invariants.checked import IMPOSSIBLE
 from ddpbench.analysis.statistics.estimands import MEDIAN, WITHIN_ROUNDS
 from ddpbench.cli.lines import aligned, columns_here, say, show
 from ddpbench.naming import Namer, columns
 from ddpbench.records import RunDir
 from ddpbench.records.archive import outdated
 from ddpbench.spec import grouping
+from ddpbench.strategies.traits import traits_of
 from ddpbench.text_safety import JOINT, on_one_line
 from ddpbench.units import format_number
 
@@ -43,9 +45,23 @@ def exit_code(summary: RunSummary) -> int:
 def print_results(summary: RunSummary, *, quiet: bool = False) -> None:
     """Print a run's table of cases and the sentences about it; if `quiet`, only its failed cases and its answer."""
     if not quiet:
-        show(*table(summary.cases, summary.planned, columns_here()))
+        show(*table(_marked(summary), summary.planned, columns_here()))
     for sentence in answered(summary) if quiet else sentences(summary):
         say(sentence)
+
+
+def _marked(summary: RunSummary) -> pd.DataFrame:
+    """Return the run's cases for its table. A case whose numbers must be wrong has none, and a status that says why.
+
+    A case whose model another framework than torch computes has no speed-up, because its base case is torch's.
+    """
+    frame = summary.cases.copy()
+    wrong = frame["case_id"].isin(list(summary.conclusions.checks.withheld)) & (frame["status"] == "ok")
+    foreign = frame["case_id"].map(lambda one: traits_of(summary.planned[one]).engine != "torch").astype(bool)
+    frame.loc[wrong, "status"] = IMPOSSIBLE
+    frame.loc[wrong | foreign, ["speedup", "efficiency"]] = math.nan
+    frame.loc[wrong, ["samples_per_s", "samples_per_s_ci_low", "samples_per_s_ci_high"]] = math.nan
+    return frame
 
 
 def as_json(summary: RunSummary, run: RunDir, **more: Any) -> str:

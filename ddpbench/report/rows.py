@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from ddpbench.analysis.case_summary import CaseSummary
+from ddpbench.analysis.invariants.checked import IMPOSSIBLE
 from ddpbench.analysis.results import LaunchResult
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.naming import Namer, layout_of, on_nodes, on_nodes_of
@@ -104,11 +105,6 @@ class Row(CaseSummary):
     def variant(self) -> GroupKey:
         """Return a grouping key that distinguishes the series of one panel. The key ignores the bucket cap."""
         return (*grouping.variant(self.case), self.layout)
-
-
-IMPOSSIBLE = "cannot be right"
-"""Status of a row whose numbers must be wrong. Like those of a failed case, they are neither drawn nor put into tables.
-"""
 
 
 def rows_of(summary: RunSummary) -> list[Row]:

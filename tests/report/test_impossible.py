@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from ddpbench.analysis import RunSummary
-from ddpbench.report.rows import IMPOSSIBLE, rows_of
+from ddpbench.analysis.invariants.checked import IMPOSSIBLE
+from ddpbench.cli.results import print_results
+from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import laws, scaling
 from ddpbench.report.tables.cases import summary_table
 from tests.analysis.test_findings import DDP, MASTER, SINGLE, summary_of
@@ -58,3 +61,17 @@ def test_a_framework_of_other_kernels_has_no_speed_up_over_torch(tmp_path: Path)
     assert efficiencies
     assert max(efficiencies) <= 1
     assert {curve.case.strategy for curve in found.steps.laws} == {"ddp"}
+
+
+def test_the_printed_table_has_neither(
+    fast: RunSummary, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_results(fast)
+    (line,) = [
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("ddp") and " 2 " in line
+    ]
+    assert line.split()[3:] == ["cannot", "be", "right"], line
+    print_results(summary_of(tmp_path, {SINGLE: 10, DDP: 12, TENSORFLOW[1]: 5}))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("tf_mirrored")]
+    assert not re.search(r" \d\.\d\d ", line)
+    assert line.endswith("ok")

@@ -99,6 +99,8 @@ def in_unit(value: float, unit: ViolationUnit, other: float | None = None) -> st
     return f"{sign}{size:.4g}"
 
 
+IMPOSSIBLE = "cannot be right"
+"""Status of a case whose throughput must be wrong, in figures and tables. They show it like a failed case."""
 ViolationKind = Literal["impossible", "doubtful"]
 """Severity of a violation.
 
@@ -154,7 +156,7 @@ class Violation:
     @property
     def wrong(self) -> str:
         """Return a sentence that the case's numbers are wrong, leaving out the number that proves it."""
-        return f"the numbers of {self.label} cannot be right"
+        return f"the numbers of {self.label} {IMPOSSIBLE}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the violation as plain values, for `--json` and for the data embedded in an HTML report."""

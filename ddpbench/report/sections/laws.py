@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ddpbench.analysis.invariants.checked import IMPOSSIBLE
 from ddpbench.analysis.scaling.fits import Fit
 from ddpbench.analysis.scaling.model import EXTRAPOLATION, LAW_NAMES, Law
 from ddpbench.analysis.sentences import Sentence, capital
@@ -20,7 +21,7 @@ from ddpbench.report.draw.marks import describe, describe_points
 from ddpbench.report.drawn import split
 from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
-from ddpbench.report.rows import IMPOSSIBLE, Row
+from ddpbench.report.rows import Row
 from ddpbench.report.words import launches_each, not_drawn, percent, ranks, series_of
 from ddpbench.spec.grouping import PANEL
 from ddpbench.strategies.traits import traits_of
