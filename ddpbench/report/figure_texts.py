@@ -17,6 +17,11 @@ MOST_WORDS = 14
 MOST_LINES = 2
 """Maximum number of lines of the text beneath a picture."""
 
+_PAGE = 0.9
+"""Characters on a line of a caption on a page, over those in the picture's file, whose letters are narrower."""
+_NUMBER = "Figure 10."
+"""Start of a caption on a page."""
+
 
 def words_in(title: str) -> int:
     """Return the number of words in a title, without numbers and signs."""
@@ -62,10 +67,10 @@ def beneath(caption: str, width_in: float) -> tuple[str, str]:
 
     `width_in` is the picture's width in inches. A section therefore puts the most important sentences first.
     """
-    width = note_characters(width_in)
+    width = int(_PAGE * note_characters(width_in))
     sentences = sentences_of(caption)
     shown: list[str] = []
-    while sentences and len(wrapped(" ".join([*shown, sentences[0]]), width)) <= MOST_LINES:
+    while sentences and len(wrapped(" ".join([_NUMBER, *shown, sentences[0]]), width)) <= MOST_LINES:
         shown.append(sentences.pop(0))
     return " ".join(shown), " ".join(sentences)
 

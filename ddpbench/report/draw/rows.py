@@ -12,6 +12,7 @@ from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import mark
 from ddpbench.report.draw.lines import in_lines, text_width_in
 from ddpbench.report.draw.marks import describe, describe_points
+from ddpbench.report.draw.scales import scale, spans_decades
 from ddpbench.report.draw.sheet import Sheet
 
 if TYPE_CHECKING:
@@ -148,7 +149,9 @@ def _heading(heading: str, over: bool, above: int) -> str:
 
 
 def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> None:
-    """Draw points on horizontal rows, with a heading above each group. The x axis starts at 0.
+    """Draw points on horizontal rows, with a heading above each group.
+
+    The x axis starts at 0, and is logarithmic if the points span a decade.
 
     If `above` is 0, a point's words are to its right. If `above` is 1, its name and words are on one line above it, so
     that the axes have the full width. If `above` is 2, the name has separate lines.
@@ -195,13 +198,28 @@ def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> 
     axes.set_ylim(place - 0.5, -0.6)
     axes.set_yticks([at for at, _ in ticks], [name for _, name in ticks])
     axes.tick_params(axis="y", length=0)
-    axes.set_xlim(left=0)
-    axes.margins(x=0.04)
+    values = [value for _, _, points in groups for point in points for value in _values(point)]
+    if values and spans_decades(min(values), max(values)):
+        scale(axes.xaxis, min(values), max(values))
+        axes.set_xlabel(f"{xlabel} (log scale)")
+    else:
+        axes.set_xlim(left=0)
+        axes.margins(x=0.04)
+        axes.set_xlabel(xlabel)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+        axes.axvline(0, color=style.MUTED, linewidth=0.8)
+        if above:
+            axes.locator_params(axis="x", nbins=5)
     axes.grid(visible=True, axis="x")
-    axes.set_xlabel(xlabel)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     axes.spines["left"].set_visible(False)
-    axes.axvline(0, color=style.MUTED, linewidth=0.8)
+
+
+def _values(point: Point) -> list[float]:
+    """Return all values that are drawn for a point: its estimate, the ends of its interval, and its launches."""
+    if point.estimate is None:
+        return []
+    ends = (point.estimate.value, point.estimate.low, point.estimate.high)
+    return [*(end for end in ends if end is not None), *point.launches]
 
 
 def _head(axes: Axes, place: float, heading: str, rows: int, *, over: bool, inset: int) -> None:
@@ -250,4 +268,3 @@ def on_phone(groups: Groups, xlabel: str) -> dict[str, Any]:
 def _stacked_rows(sheet: Sheet, *, groups: Groups, xlabel: str, above: int) -> None:
     axes = sheet.axes(0.12, 0.5, _PHONE_ROW_IN, sheet.height_in - 0.55)
     grouped_rows(axes, groups, xlabel, above=above)
-    axes.locator_params(axis="x", nbins=5)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 DECADE = 10.0
 """Ratio of the largest to the smallest value from which an axis of times or ratios is logarithmic."""
-_LADDERS = ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 5), (1, 3), (1,))
+_LADDERS = ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,))
 """Leading digits of ticks, closest together first."""
 _APART_EM = 1.2
 """Least distance between two labels, as a multiple of the font size."""
@@ -66,7 +66,7 @@ def log_ticks(low: float, high: float, length_in: float, *, along: bool) -> Sequ
 
     `along` says whether labels stand side by side, as below an x axis, and so need their width apart.
     """
-    ladders = _LADDERS if high / low < 6 else _LADDERS[1:]
+    ladders = _LADDERS[0 if high / low < 6 else 1 if high / low < 40 else 2 :]
     found: list[float] = []
     for digits in ladders:
         powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)

@@ -13,7 +13,7 @@ from ddpbench.report.draw.marks import describe
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.ticker import ScalarFormatter
+    from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
 
 class Sheet:
@@ -41,6 +41,7 @@ class Sheet:
         axes = self.figure.add_axes((*self._place(left, bottom), *size), **options)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(_with_thousands())
+            axis.set_major_locator(_round())
         return axes
 
     def text(self, x: float, y: float, text: str, **options: Any) -> None:
@@ -83,6 +84,13 @@ class Sheet:
             for artist in entry:
                 if artist is not None:
                     describe(artist, series.get(name, name))
+
+
+def _round() -> MaxNLocator:
+    """Return a locator of ticks at multiples of 1, 2 or 5 times a power of ten."""
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator("auto", steps=[1, 2, 5, 10])
 
 
 def _with_thousands() -> ScalarFormatter:

@@ -13,6 +13,7 @@ from ddpbench.analysis.summary import StepResults
 from ddpbench.report.captions import captioned, fullest, label_of, marks_of, not_shown, setting_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.marks import describe_points
+from ddpbench.report.draw.scales import logarithmic, spans_decades
 from ddpbench.report.drawn import split
 from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -104,7 +105,7 @@ def _picture(
     missing = {row.case_id: f"{row.name} ({row.status})" for row in rows if not _has(row)}
     heading = _title(shown, standings)
     gaps = "".join(f" {one}" for one in not_shown(missing))
-    high = 3.8 + (_BELOW_IN if _judged(shown, standings) else 0.0)
+    high = 3.0 + (_BELOW_IN if _judged(shown, standings) else 0.0)
     paint = partial(_paint, rows=used, sizes=kept, caps=caps, raw=raw, standings=standings)
     return Picture(
         file_name="buckets" if index == 0 else f"buckets-{index + 1}",
@@ -327,6 +328,14 @@ def _longest_ms(rows: Sequence[Row], raw: Mapping[str, Sequence[float]]) -> floa
     )
 
 
+def _shortest_ms(rows: Sequence[Row], raw: Mapping[str, Sequence[float]]) -> float:
+    return min(
+        1e3 * min([row.step_time_s.low or row.step_time_s.value, *raw.get(row.case_id, ())])
+        for row in rows
+        if _has(row) and row.step_time_s is not None
+    )
+
+
 def _paint(
     sheet: Sheet,
     *,
@@ -343,7 +352,8 @@ def _paint(
     gap, across = 0.25, 1 if stacked else len(sizes)
     width = (sheet.width_in - 0.75 - 0.1 - gap * (across - 1)) / across
     high = sheet.height_in * across / len(sizes)
-    top = 1.22 * _longest_ms(rows, raw)
+    low, top = _shortest_ms(rows, raw), 1.22 * _longest_ms(rows, raw)
+    decades = spans_decades(low, top)
     digits = _digits(rows, standings)
     for index, size in enumerate(sizes):
         below = _BELOW_IN if _judged(rows, standings) else 0.0
@@ -363,10 +373,12 @@ def _paint(
                     place=caps.index(row.case.bucket_cap_mb),
                     launches=raw.get(row.case_id, ()),
                     verdict=_verdict(row, standings),
-                    top=top,
                 )
-        axes.set_ylim(0, top)
-        axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+        if decades:
+            logarithmic(axes.yaxis, low / 1.25, top * (top / low) ** 0.15)
+        else:
+            axes.set_ylim(0, top)
+            axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
         axes.set_xticks(range(len(caps)), [cap_words(cap) for cap in caps])
         if below:
             axes.tick_params(labelbottom=False)
@@ -382,7 +394,7 @@ def _paint(
         if column:
             axes.tick_params(labelleft=False)
         else:
-            axes.set_ylabel("step time, ms")
+            axes.set_ylabel(f"step time, ms{' (log scale)' if decades else ''}")
 
 
 def _differences(
@@ -429,15 +441,20 @@ def _differences(
     axes.grid(visible=True, axis="y")
 
 
-def _point(
-    axes: Axes, row: Row, *, place: float, launches: Sequence[float], verdict: str, top: float
-) -> None:
+def _point(axes: Axes, row: Row, *, place: float, launches: Sequence[float], verdict: str) -> None:
     from ddpbench.report.draw.canvas import mark
 
     estimate = row.step_time_s.scaled(1e3) if row.ok and row.step_time_s is not None else None
     if estimate is None:
         axes.text(
-            place, 0.02 * top, row.status, ha="center", va="bottom", fontsize=style.NOTE_PT, rotation=90
+            place,
+            0.02,
+            row.status,
+            transform=axes.get_xaxis_transform(),
+            ha="center",
+            va="bottom",
+            fontsize=style.NOTE_PT,
+            rotation=90,
         )
         return
     times = [1e3 * value for value in launches]

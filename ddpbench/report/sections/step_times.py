@@ -13,7 +13,7 @@ from ddpbench.report.captions import alike_setting, captioned, label_of, marks_o
 from ddpbench.report.draw import style
 from ddpbench.report.draw.lines import height_in, in_lines, text_width_in
 from ddpbench.report.draw.marks import describe
-from ddpbench.report.draw.scales import scale
+from ddpbench.report.draw.scales import scale, spans_decades
 from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import Row
@@ -373,7 +373,7 @@ def _finish(axes: Axes, cases: Sequence[Strips], top: float) -> None:
     axes.set_ylim(top, 0)
     axes.tick_params(axis="y", length=0)
     scale(axes.xaxis, *_span(cases))
-    axes.set_xlabel("ms per step")
+    axes.set_xlabel(f"ms per step{' (log scale)' if spans_decades(*_span(cases)) else ''}")
     axes.grid(visible=True, axis="x")
     axes.spines["left"].set_visible(False)
 
@@ -458,5 +458,4 @@ def _paint_narrow(sheet: Sheet, *, cases: Sequence[Strips]) -> None:
             at += 2
         at += gap
     axes.set_yticks([])
-    axes.locator_params(axis="x", nbins=6)
     _finish(axes, cases, at)
