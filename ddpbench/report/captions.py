@@ -161,7 +161,7 @@ def claimed_speedups(claims: Sequence[DecidedClaim], rows: Iterable[Row]) -> lis
 
 def grey_ground(rows: Iterable[Row]) -> list[str]:
     """Return a sentence that explains grey ground (shading behind oversubscribed cases); empty without such cases."""
-    text = "Grey ground: more ranks than cores (oversubscribed)."
+    text = "Grey ground: more ranks than cores."
     return [text] if any(row.oversubscribed for row in rows) else []
 
 

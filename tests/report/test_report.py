@@ -408,7 +408,7 @@ def test_grey_ground_is_explained_where_all_that_ran_there_failed(tmp_path: Path
     cases.loc[crowded, "status"] = "failed"
     page = write_report(with_cases(summary, cases), RunDir(tmp_path)).read_text(encoding="utf-8")
     scaling = page.partition('id="scaling"')[2].partition("<h2")[0]
-    assert "Grey ground: more ranks than cores (oversubscribed)." in scaling
+    assert "Grey ground: more ranks than cores." in scaling
 
 
 def test_the_data_to_download_are_json_of_all_browsers() -> None:

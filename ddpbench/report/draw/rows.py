@@ -198,6 +198,11 @@ def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> 
     axes.set_ylim(place - 0.5, -0.6)
     axes.set_yticks([at for at, _ in ticks], [name for _, name in ticks])
     axes.tick_params(axis="y", length=0)
+    _finish(axes, groups, xlabel, above=above)
+
+
+def _finish(axes: Axes, groups: Groups, xlabel: str, *, above: int) -> None:
+    """Scale the axis of values, which starts at 0 unless the points span a decade, and label it."""
     values = [value for _, _, points in groups for point in points for value in _values(point)]
     if values and spans_decades(min(values), max(values)):
         scale(axes.xaxis, min(values), max(values))

@@ -155,11 +155,6 @@ def _marks(
 ) -> list[str]:
     """Explain the figure's signs, what is missing from it, and how caps were compared, in sentences."""
     marks = marks_of(shown, missing)
-    if omitted:
-        where = (
-            ranks(omitted[0]) if len(omitted) == 1 else f"{series_of([str(size) for size in omitted])} ranks"
-        )
-        marks.append(f"Omitted: {where}; see the summary table.")
     if any(row.case_id in standings and standings[row.case_id].verdict != TOO_FEW for row in shown):
         if _judged(shown, standings):
             marks.append(
@@ -168,6 +163,11 @@ def _marks(
         marks.append(METHOD)
     else:
         marks.append("The lowest mean is not called best: this run holds no paired comparison of caps.")
+    if omitted:
+        where = (
+            ranks(omitted[0]) if len(omitted) == 1 else f"{series_of([str(size) for size in omitted])} ranks"
+        )
+        marks.append(f"Omitted: {where}; see the summary table.")
     return marks
 
 
@@ -175,9 +175,9 @@ def _caption(shown: Sequence[Row], marks: Sequence[str]) -> str:
     return captioned(
         setting_of(fullest(shown)),
         [
-            f"Large markers: step time, {MEDIAN};",
+            f"Markers: step time, {MEDIAN};",
             f"whiskers: {MEDIAN_INTERVALS} ({launches_each(row.launches for row in shown)});",
-            "small dots: single launches.",
+            "dots: launches.",
             *marks,
             "Caps are categories, not a scale; 'default' is 25 MiB after a first bucket of 1 MiB.",
         ],

@@ -147,10 +147,10 @@ def _caption(shown: Sequence[Row], across: Across, marks: Sequence[str]) -> str:
     return captioned(
         setting_but_links(shown) if linked else setting_of(fullest(shown)),
         [
-            f"In a cell: step time, ms, {MEDIAN},",
-            f"{launches_each(row.launches for row in shown)}, and how much longer than the lowest of its row, paired",
-            "within rounds where they can be; the ground darkens with it. Caps are categories, not a scale.",
+            f"In a cell: step time, ms, {MEDIAN} ({launches_each(row.launches for row in shown)}).",
             *marks,
+            "Beneath it: how much longer than the lowest of its row, paired within rounds where they can be;",
+            "the ground darkens with it. Caps are categories, not a scale.",
         ],
         name=f"{name}, {ranks(shown[0].case.world_size)}" if linked else name,
     )

@@ -106,7 +106,7 @@ def _picture(
         setting_of(fullest(shown)),
         [
             f"Layouts: nodes x ranks on each. Markers: step time, {MEDIAN}; whiskers: {MEDIAN_INTERVALS}",
-            f"({launches_each(row.launches for row in shown)}); small dots: single launches.",
+            f"({launches_each(row.launches for row in shown)}); dots: launches.",
             *marks,
         ],
     )

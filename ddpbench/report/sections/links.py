@@ -162,8 +162,8 @@ def _dots(groups: Sequence[Sequence[Row]], raw: Mapping[str, Sequence[float]]) -
     caption = captioned(
         setting_but_links(shown),
         [
-            f"Large markers: step time, {MEDIAN}; whiskers: {MEDIAN_INTERVALS}",
-            f"({launches_each(row.launches for row in shown)}); small dots: single launches.",
+            f"Markers: step time, {MEDIAN}; whiskers: {MEDIAN_INTERVALS}",
+            f"({launches_each(row.launches for row in shown)}); dots: launches.",
             "Hollow markers: emulated or dilated.",
             "Cases of a group differ in nothing but what their row names.",
         ],

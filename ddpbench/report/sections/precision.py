@@ -96,8 +96,8 @@ def _picture(
     marks = [*not_shown(missing), *grey_ground(shown)]
     caption = " ".join(
         [
-            f"Large markers: step time, {MEDIAN}; whiskers: {MEDIAN_INTERVALS}",
-            f"({launches_each(row.launches for row in shown)}); small dots: single launches.",
+            f"Markers: step time, {MEDIAN}; whiskers: {MEDIAN_INTERVALS}",
+            f"({launches_each(row.launches for row in shown)}); dots: launches.",
             *marks,
             "Forward and loss under autocast; parameters and gradients stay in float32. Verdicts: against full",
             "precision, paired within rounds, corrected for the number of all such comparisons.",

@@ -141,8 +141,8 @@ def _picture(panel: Panel, index: int, raw: Mapping[str, Sequence[float]]) -> Pi
     caption = captioned(
         setting_of(fullest(shown)),
         [
-            f"Large markers: throughput, {MEDIAN}; whiskers:",
-            f"{MEDIAN_INTERVALS} ({launches_each(row.launches for row in shown)}); small dots: single launches.",
+            f"Markers: throughput, {MEDIAN}; whiskers:",
+            f"{MEDIAN_INTERVALS} ({launches_each(row.launches for row in shown)}); dots: launches.",
             *marks,
             *_about_bounds(groups),
             *notes,
