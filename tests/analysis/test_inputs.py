@@ -91,6 +91,9 @@ def test_a_claim_on_loaders_is_answered_by_the_case_that_waits_longest(tmp_path:
     )
     assert first.text.endswith(" times as long as from memory.")
     assert first.beneath == ("the claim holds in part", "not shown to be input-bound: gpt:nano")
+    yes = replace(claim, answers="yes", pairs=claim.pairs[:1])
+    text = summary_of(tmp_path / "yes", waits, claims=[yes]).conclusions.answer[0].text
+    assert text.startswith("Yes: "), "what a claim answers comes first"
     bound = {case: wait for case, wait in waits.items() if case.workload == one.workload}
     first = summary_of(tmp_path / "all", bound, claims=[claimed((every[0], every[1]))]).conclusions.answer[0]
     assert first.text.startswith("3.0")

@@ -60,7 +60,8 @@ def claims_answer(
     usable = [run for run in cases if run.case_id not in withheld]
     opening = opening_of(claims)
     effects = effects_of(claims, cases, opening)
-    if effects and (asked := _on_settings(claims, usable)) is not None:
+    decided = opening in ("yes", "no")
+    if effects and not decided and (asked := _on_settings(claims, usable)) is not None:
         more = [
             tag
             for tag in _tags([one.tags for one in findings])
