@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ddpbench.report.draw.style import GROUND, INK, OVERLAPPED, PHASES, Fill, on_dark
+from ddpbench.report.draw.style import GROUND, OVERLAPPED, PHASES, Fill, on_dark
 
 FILLS = (*PHASES.values(), OVERLAPPED)
 GRAPHIC, TEXT = 3.0, 4.5
@@ -60,6 +60,37 @@ def seen_by(kind: str, colour: str) -> Colour:
     return red, green, blue
 
 
+MACHADO = {
+    "protan": (
+        (0.152286, 1.052583, -0.204868),
+        (0.114503, 0.786281, 0.099216),
+        (-0.003882, -0.048116, 1.051998),
+    ),
+    "deutan": (
+        (0.367322, 0.860646, -0.227968),
+        (0.280085, 0.672501, 0.047413),
+        (-0.011820, 0.042940, 0.968881),
+    ),
+    "tritan": (
+        (1.255528, -0.076749, -0.178779),
+        (-0.078411, 0.930809, 0.147602),
+        (0.004733, 0.691367, 0.303900),
+    ),
+}
+"""Machado, Oliveira and Fernandes 2009, severity 1, linear RGB."""
+
+
+def simulated(kind: str, colour: str) -> Colour:
+    """Return a colour as a dichromat sees it, by the other model."""
+    parts = linear(colour)
+    if kind not in MACHADO:
+        return parts
+    red, green, blue = (
+        min(1.0, max(0.0, math.fsum(a * b for a, b in zip(row, parts, strict=True)))) for row in MACHADO[kind]
+    )
+    return red, green, blue
+
+
 def as_is(colour: str) -> str:
     return colour.lower()
 
@@ -90,9 +121,7 @@ def test_forward_and_backward_differ_as_much_as_from_the_ground(shown: Callable[
 
 
 def test_numbers_on_a_part_can_be_read(shown: Callable[[str], str]) -> None:
-    contrasts = {
-        fill.name: contrast(shown(INK if fill.hollow else fill.text), shown(fill.colour)) for fill in FILLS
-    }
+    contrasts = {fill.name: contrast(shown(fill.ink), shown(fill.colour)) for fill in FILLS}
     assert {name: ratio for name, ratio in contrasts.items() if ratio < TEXT} == {}
 
 
@@ -112,3 +141,17 @@ def test_the_colour_blind_tell_parts_apart_by_colour_or_by_pattern(
         if pattern(one) == pattern(other) and math.dist(colour(one), colour(other)) < APART
     ]
     assert alike == []
+
+
+UNLIKE = 30.0
+"""Difference in Lab of two parts whose colours alone must distinguish them."""
+
+
+@pytest.mark.parametrize("kind", ["any", *MACHADO])
+@pytest.mark.parametrize("model", [seen_by, simulated])
+def test_exposed_communication_and_data_wait_differ_by_colour_alone(
+    shown: Callable[[str], str], kind: str, model: Callable[[str, str], Colour]
+) -> None:
+    """Both stand at a bar's end, where a hatch of a thin part is not seen."""
+    exposed, data = (lab(model(kind, shown(PHASES[name].colour))) for name in ("exposed_comm", "data"))
+    assert math.dist(exposed, data) >= UNLIKE

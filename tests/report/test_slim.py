@@ -10,14 +10,15 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
 import pytest
+from matplotlib.figure import Figure
 
 from ddpbench.picture_formats import PictureFormats
-from ddpbench.report.draw import canvas
+from ddpbench.report.draw import canvas, style
 from ddpbench.report.draw.painter import _drawn
 from ddpbench.report.draw.slim import prefix_of, slim
 from ddpbench.report.draw.texts import finished
 from ddpbench.report.rows import rows_of
-from ddpbench.report.sections import scaling
+from ddpbench.report.sections import scaling, waterfall
 from tests.lighter.sitecustomize import PAINTS
 from tests.report.handmade import handmade_summary, sections_of
 
@@ -148,3 +149,15 @@ def test_a_file_and_a_slide_have_text_too(drawn: dict[str, Element]) -> None:
         texts = list(ElementTree.fromstring(files[name]).iter(f"{SVG}text"))
         assert len(texts) > 20
         assert all(node.get("textLength") for node in texts if len(node.text or "") > 1)
+
+
+def test_a_pattern_is_no_larger_than_the_figure() -> None:
+    """A tile of dots has over a thousand curves."""
+    heavy = {}
+    for fill in (*style.PHASES.values(), style.OVERLAPPED, *waterfall._FILLS.values()):
+        with canvas.drawing(), pytest.MonkeyPatch.context() as patch:
+            patch.setenv(PAINTS, "svg")
+            figure = Figure(figsize=(3.0, 2.0))
+            figure.add_axes((0, 0, 1, 1)).barh([0], [1], color=fill.colour, **fill.outline)
+            heavy[fill.name] = len(slim(canvas.saved(figure, "svg"), "own", (300, 200)))
+    assert max(heavy.values()) < 8_000, heavy

@@ -12,6 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from ddpbench.analysis import summarize
+from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import draw, drawing, saved
 from ddpbench.report.draw.marks import describe
 from ddpbench.report.draw.sheet import Sheet
@@ -20,6 +21,7 @@ from tests.emulated import write_emulated
 from tests.lighter.sitecustomize import PAINTS
 from tests.report.handmade import handmade_summary, sections_of
 from tests.report.test_glyphs import FORBIDDEN
+from tests.report.test_palette import TEXT, contrast
 from tests.report.test_slim import SVG
 from tests.synthetic import write_everything
 
@@ -127,3 +129,22 @@ def test_what_has_not_as_many_points_as_titles_says_all(monkeypatch: pytest.Monk
 def test_equal_pictures_are_equal_bytes(pictures: list[Picture]) -> None:
     picture = replace(pictures[0])
     assert (draw(picture).svg, draw(picture).narrow) == (draw(pictures[0]).svg, draw(pictures[0]).narrow)
+
+
+def test_texts_stand_out_from_the_ground_in_both_themes(forms: list[tuple[str, Element]]) -> None:
+    """Numbers on a part of a bar have a colour of their own, which `test_palette.py` compares with the part's."""
+    colours = set()
+    for _, root in forms:
+        (sheet,) = root.iter(f"{SVG}style")
+        rules = dict(re.findall(r"#\w+ \.(\w+)\{([^}]*)\}", sheet.text or ""))
+        for text in root.iter(f"{SVG}text"):
+            own = rules.get(text.get("class", ""), "") + text.get("style", "")
+            found = re.search(r"fill: ?(?:var\(--)?#?([0-9a-f]{6})", own)
+            colours.add(f"#{found[1]}" if found else "#000000")
+    on_fills = {style.DARK_TEXT.lower(), style.LIGHT_TEXT.lower()}
+    assert len(colours - on_fills) > 3
+    contrasts = {
+        colour: min(contrast(colour, style.GROUND), contrast(style.on_dark(colour), style.on_dark("#ffffff")))
+        for colour in colours - on_fills
+    }
+    assert {colour: ratio for colour, ratio in contrasts.items() if ratio < TEXT} == {}

@@ -135,6 +135,12 @@ class Fill:
         return self.edge != GROUND
 
     @property
+    def ink(self) -> str:
+        """Return the colour of numbers on the fill."""
+        changes = on_dark(self.colour.lower()) != self.colour.lower()
+        return INK if self.hollow and changes else self.text
+
+    @property
     def outline(self) -> dict[str, Any]:
         """Return the edge and hatch as keyword arguments for matplotlib's bars and patches."""
         return {
@@ -152,7 +158,7 @@ PHASES: dict[str, Fill] = {
     "exposed_comm": Fill("exposed communication", "#C4502F", text=LIGHT_TEXT, head="Exposed"),
     "exposed_wait": Fill("waiting for ranks", GROUND, edge="#A14326", line="--", head="Waiting"),
     "optimizer": Fill("optimizer", "#8A9199", head="Optimizer"),
-    "data": Fill("data wait", "#A8862A", hatch="\\\\\\\\", head="Data"),
+    "data": Fill("data wait", "#EBD68B", hatch="\\\\\\\\", edge="#8A7228", head="Data"),
     "not_attributed": Fill("not attributed", GROUND, hatch="xxxx", edge=MUTED, head="Not attributed"),
 }
 """Parts of a step in the order in which they are stacked; columns of the breakdown."""

@@ -428,7 +428,7 @@ def _stack(axes: Axes, place: float, bar: Bar, words: _Texts, longest: float, *,
                 ha="center",
                 va="center",
                 fontsize=style.SMALLEST_PT,
-                color=style.INK if fill.hollow else fill.text,
+                color=fill.ink,
                 bbox=boxed if fill.hatch else None,
                 zorder=4,
             )

@@ -309,7 +309,7 @@ def _compute(axes: Axes, lane: Lane, top: float, per_in: float) -> None:
         ground = fill.colour if fill.hatch else None
         when = (1e3 * start, 1e3 * end)
         middle = top + _COMPUTE_IN / 2
-        _inside(axes, [name], when, middle, per_in=per_in, ground=ground, colour=fill.text)
+        _inside(axes, [name], when, middle, per_in=per_in, ground=ground, colour=fill.ink)
 
 
 def _communicate(axes: Axes, lane: Lane, top: float, per_in: float, *, labels: bool, several: bool) -> None:

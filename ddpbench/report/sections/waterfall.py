@@ -60,7 +60,7 @@ _FILLS: Mapping[str, style.Fill] = {
     "optimizer": style.PHASES["optimizer"],
     "data": style.PHASES["data"],
     "not_attributed": style.PHASES["not_attributed"],
-    "timed": style.Fill("timed against instrumented steps", style.GROUND, hatch="....", edge=style.MUTED),
+    "timed": style.Fill("timed against instrumented steps", style.GROUND, hatch="||||", edge=style.MUTED),
     "rest": style.Fill("rest: medians do not add up", style.GROUND, edge=style.MUTED),
 }
 _UNEXPLAINED = ("not_attributed", "timed", "rest")

@@ -26,7 +26,7 @@ _FILLS = (
     style.Fill("starting ranks", "#6696C5"),
     style.Fill("process groups", style.GROUND, hatch="xxxx", edge=style.MUTED),
     style.Fill("restoring", "#009E73"),
-    style.Fill("recomputing", "#A8862A", hatch="\\\\\\\\"),
+    style.Fill("recomputing", "#EBD68B", hatch="\\\\\\\\", edge="#8A7228"),
 )
 _PHONE_IN, _TOLD_IN = style.NARROW_WIDTH_IN - 0.3, 0.8
 """On a narrow page, in inches: the length of the longest bar, and the room for the time next to it."""
