@@ -21,6 +21,7 @@ from ddpbench.launch.own_class import Written, can_guard, inserted, read_script,
 from ddpbench.launch.own_class.insertion import GUARD
 from ddpbench.launch.own_class.trial import trial_of
 from tests.launch.mutants import SCRIPTS, mutants
+from tests.launch.test_own_class_source import check_meant, recording
 
 WITH_STEP = {"closures", "nano", "adversaries", "scaled", "locally"}
 
@@ -468,12 +469,14 @@ def test_what_nobody_thought_of_is_a_sentence_with_a_line(
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_of_a_changed_script_there_is_a_class_that_passes_its_checks_or_a_sentence(
-    name: str, tmp_path: Path
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / f"{name}.py"
     tried = closed = 0
     refused: list[str] = []
-    for label, source in mutants(name, 25):
+    rendered = recording(monkeypatch)
+    unchanged = SCRIPTS[name].read_text(encoding="utf-8")
+    for label, source in [("as it is", unchanged), *mutants(name, 25)]:
         path.write_text(source, encoding="utf-8")
         tried += 1
         try:
@@ -504,8 +507,10 @@ def test_of_a_changed_script_there_is_a_class_that_passes_its_checks_or_a_senten
         if can_guard(read_script(path), found.ends) or not found.ends:
             ast.parse(inserted(read_script(path), found.whole, found.ends))
     assert not [each for each in refused if "cannot be analysed" in each or "\n" in each]
-    assert tried > 15
+    assert tried > 16
     assert closed > 1  # some have something to fill in, but not all
+    assert len(rendered) >= tried
+    check_meant(rendered)
 
 
 def _read_too_early(method: ast.FunctionDef) -> set[str]:

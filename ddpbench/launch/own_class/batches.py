@@ -10,6 +10,7 @@ from ddpbench.launch.own_class.bindings import Path, Scope
 from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
 from ddpbench.launch.own_class.script import FunctionNode, here, in_step, last_name, place_of_node
 from ddpbench.launch.own_class.tracing import Origin, Tracer, parameters_of
+from ddpbench.launch.own_class.trees import walk
 
 _BARS = ("tqdm", "trange", "iter", "track", "progress_bar", "islice", "cycle")
 
@@ -76,7 +77,7 @@ def _passes_on(function: FunctionNode | None) -> bool:
     """Return whether a function yields the items of its first argument unchanged, as a progress bar does."""
     if function is None or not parameters_of(function):
         return False
-    given = [each.value for each in ast.walk(function) if isinstance(each, ast.Yield)]
+    given = [each.value for each in walk(function) if isinstance(each, ast.Yield)]
     through = {
         ast.unparse(each.target)
         for each in here(function.body)
@@ -108,7 +109,7 @@ def _drawn_by_function(tracer: Tracer, loop: TrainingLoop) -> Batch | None:
         for call in in_step(loop.body)
         if isinstance(call, ast.Call) and last_name(call) not in ("print", "log", "append")
         for argument in [*call.args, *(each.value for each in call.keywords)]
-        for name in ast.walk(argument)
+        for name in walk(argument)
         if isinstance(name, ast.Name)
     }
     draws: list[tuple[ast.Assign, ast.Call]] = []
@@ -117,13 +118,13 @@ def _drawn_by_function(tracer: Tracer, loop: TrainingLoop) -> Batch | None:
             continue
         call, target = statement.value, statement.targets[0]
         names = [name for _, name in _names(target, ())]
-        used = {each.id for each in ast.walk(call) if isinstance(each, ast.Name)} - {last_name(call)}
+        used = {each.id for each in walk(call) if isinstance(each, ast.Name)} - {last_name(call)}
         if (
             isinstance(call.func, ast.Name)
             and call.func.id in tracer.script.functions
             and set(names) & given
             and not used & stored
-            and not any(is_backward(each) for each in ast.walk(tracer.script.functions[call.func.id]))
+            and not any(is_backward(each) for each in walk(tracer.script.functions[call.func.id]))
         ):
             draws.append((statement, call))
     draws.sort(key=lambda each: not isinstance(each[0].targets[0], ast.Tuple | ast.List))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ddpbench.launch.own_class.script import FunctionNode, first_name, here, last_name
+from ddpbench.launch.own_class.trees import walk
 
 Path = tuple[int, ...]
 Tests = tuple[tuple[ast.expr, bool], ...]
@@ -213,7 +214,7 @@ def _changed_by(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None, str
         splits = last_name(statement.value) == "random_split"
         for target in (each for whole in statement.targets for each in _split(whole, splits=splits)):
             key = key_of(target)
-            if key and any(key_of(each) == key for each in ast.walk(statement.value)):
+            if key and any(key_of(each) == key for each in walk(statement.value)):
                 yield key, statement.value, None
             if isinstance(target, ast.Attribute | ast.Subscript):
                 yield _holder(target), None, entry_of(target)

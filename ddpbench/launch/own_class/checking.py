@@ -6,6 +6,8 @@ import ast
 import builtins
 from collections.abc import Iterable
 
+from ddpbench.launch.own_class.trees import children, walk
+
 _READS = {
     "loss": ("model", "batch"),
     "step": ("model", "batch"),
@@ -73,18 +75,18 @@ def _outside(node: ast.AST, name: str) -> Iterable[ast.AST]:
             if name in _arguments(node.args):
                 return (node.args,)
         case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
-            bound = [one for each in node.generators for one in ast.walk(each.target)]
+            bound = [one for each in node.generators for one in walk(each.target)]
             if any(isinstance(one, ast.Name) and one.id == name for one in bound):
                 return (node.generators[0].iter,)
         case _:
             pass
-    return ast.iter_child_nodes(node)
+    return children(node)
 
 
 def free_names(made: ast.AST) -> set[str]:
     """Return the names that the methods of a class read but do not bind."""
     found: set[str] = set()
-    for each in ast.iter_child_nodes(made):
+    for each in children(made):
         own = (
             {*_arguments(each.args), *_stored(each.body)}
             if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -124,7 +126,7 @@ def _stored(body: list[ast.stmt]) -> set[str]:
             found |= {each.asname or each.name.partition(".")[0] for each in node.names}
         elif isinstance(node, ast.ExceptHandler) and node.name:
             found.add(node.name)
-        todo += ast.iter_child_nodes(node)
+        todo += children(node)
     return found
 
 
@@ -163,7 +165,7 @@ class _Flow:
         elif isinstance(node, ast.Delete):
             self.bound -= {target.id for target in node.targets if isinstance(target, ast.Name)}
         else:
-            for child in ast.iter_child_nodes(node):
+            for child in children(node):
                 if isinstance(child, ast.expr):
                     self.expression(child)
 
@@ -243,7 +245,7 @@ class _Flow:
                 inner.expression(value)
             self.problems += inner.problems
         else:
-            for child in ast.iter_child_nodes(node):
+            for child in children(node):
                 self.expression(child)
 
     def _check_use(self, node: ast.AST) -> None:

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ddpbench.launch.own_class.script import FunctionNode, Script, here, last_name
+from ddpbench.launch.own_class.trees import walk
 
 _KEEPING = frozenset(
     {"staticmethod", "classmethod", "property", "cached_property", "override", "abstractmethod", "setter"}
@@ -57,10 +58,10 @@ def _passes_on(decorator: FunctionNode) -> bool:
         return False
     args, kwargs = inner.args.vararg.arg, inner.args.kwarg.arg
     whole = f"{name}(*{args}, **{kwargs})"
-    calls = [each for each in ast.walk(inner) if isinstance(each, ast.Call) and ast.unparse(each) == whole]
+    calls = [each for each in walk(inner) if isinstance(each, ast.Call) and ast.unparse(each) == whole]
     read = [*calls, *inner.decorator_list]
-    read += [e for e in ast.walk(inner) if isinstance(e, ast.Attribute) and e.attr in _DESCRIBING]
-    known = {id(part) for each in read for part in ast.walk(each)}
+    read += [e for e in walk(inner) if isinstance(e, ast.Attribute) and e.attr in _DESCRIBING]
+    known = {id(part) for each in read for part in walk(each)}
     loops = any(isinstance(each, ast.For | ast.While) for each in here(inner.body))
     if len(calls) != 1 or loops or any(id(e) not in known for e in _names(decorator, {name, args, kwargs})):
         return False
@@ -77,7 +78,7 @@ def _passes_on(decorator: FunctionNode) -> bool:
 
 
 def _names(node: ast.AST, wanted: set[str]) -> Iterator[ast.Name]:
-    return (each for each in ast.walk(node) if isinstance(each, ast.Name) and each.id in wanted)
+    return (each for each in walk(node) if isinstance(each, ast.Name) and each.id in wanted)
 
 
 def passed_on(body: list[ast.stmt]) -> Iterator[ast.Name | ast.Attribute]:
@@ -93,7 +94,7 @@ def passed_on(body: list[ast.stmt]) -> Iterator[ast.Name | ast.Attribute]:
                 called.add(id(node.args[0]))
         elif isinstance(node, ast.Attribute) and node.attr in _DESCRIBING:
             called.add(id(node.value))
-        for each in ast.walk(node) if isinstance(node, ast.Lambda) else [node]:
+        for each in walk(node) if isinstance(node, ast.Lambda) else [node]:
             if id(each) in called or not isinstance(each, ast.Name | ast.Attribute):
                 continue
             if isinstance(each.ctx, ast.Load):

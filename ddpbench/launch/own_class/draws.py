@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ddpbench.launch.own_class.script import MODULES, FunctionNode, Script, here, last_name
+from ddpbench.launch.own_class.trees import walk
 
 _DRAWS = frozenset(
     {"rand", "randn", "randint", "randperm", "rand_like", "randn_like", "randint_like", "normal", "bernoulli"}
@@ -74,7 +75,7 @@ def is_layer(node: ast.AST, script: Script) -> bool:
 
 
 def _is_another(node: ast.AST, script: Script, seen: frozenset[str], depth: int) -> bool:
-    for call in (each for each in ast.walk(node) if isinstance(each, ast.Call)):
+    for call in (each for each in walk(node) if isinstance(each, ast.Call)):
         name = last_name(call)
         plain = isinstance(call.func, ast.Name)
         function = script.functions.get(name) if plain else None

@@ -18,6 +18,7 @@ from ddpbench.launch.own_class.script import (
     place_of_node,
 )
 from ddpbench.launch.own_class.tracing import Tracer
+from ddpbench.launch.own_class.trees import walk
 from ddpbench.launch.own_class.updates import is_scheduler
 from ddpbench.units import series_of
 
@@ -180,9 +181,7 @@ class Leavings:
         self.settings.sort(key=lambda each: each.line)
 
     def has(self, node: ast.AST) -> bool:
-        return any(
-            place_of_node(each) in self.taken.places for each in ast.walk(node) if hasattr(each, "place")
-        )
+        return any(place_of_node(each) in self.taken.places for each in walk(node) if hasattr(each, "place"))
 
     def _function(self, scope: Scope) -> None:
         node = scope.node
@@ -190,7 +189,7 @@ class Leavings:
         inner = _Collected(self, scope)
         inner.block(node.body)
         loop = self.taken.loop
-        trains = loop is not None and loop.node in ast.walk(node)
+        trains = loop is not None and loop.node in walk(node)
         plain = any(each.group in (OTHER, READS) for each in inner.found) and node.name != "__init__"
         if plain and not self.has(node) and not trains:
             grave = [each for each in inner.found if each.group not in (*BRIEF, OTHER, READS)]
@@ -280,7 +279,7 @@ class _Collected:
         value = getattr(node, "value", None)
         if isinstance(value, ast.Constant) and isinstance(node, ast.Expr):
             return
-        steps = loop is not None and any(each in (loop.call, loop.stands) for each in ast.walk(node))
+        steps = loop is not None and any(each in (loop.call, loop.stands) for each in walk(node))
         if place_of_node(node) in taken.places or (
             value is not None and place_of_node(value) in taken.places
         ):
@@ -292,7 +291,7 @@ class _Collected:
         self._calls(node, node)
 
     def _calls(self, node: ast.AST, shown: ast.AST) -> None:
-        calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
+        calls = [each for each in walk(node) if isinstance(each, ast.Call)]
         targets = node.targets if isinstance(node, ast.Assign) else []
         if isinstance(node, ast.AugAssign):
             own = isinstance(node.target, ast.Name) or ast.unparse(node.target).startswith("self.")
@@ -446,7 +445,7 @@ class _Collected:
             heads = [item.context_expr for item in node.items]
         elif isinstance(node, ast.Try):
             heads = []
-        for call in (each for head in heads for each in ast.walk(head) if isinstance(each, ast.Call)):
+        for call in (each for head in heads for each in walk(head) if isinstance(each, ast.Call)):
             for key, value in self._set_by(call):
                 self.of.setting(key, value, self.scope, call.lineno)
 
@@ -530,7 +529,7 @@ def names_read(script: Script, names: set[str]) -> set[str]:
 
 def _named(body: Iterable[ast.AST]) -> Iterator[str]:
     for statement in body:
-        for each in ast.walk(statement):
+        for each in walk(statement):
             if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load):
                 yield each.id
 

@@ -21,6 +21,7 @@ from ddpbench.launch.own_class.script import (
     place_of_node,
 )
 from ddpbench.launch.own_class.tracing import MOVES, Origin, Tracer, parameters_of, returned_by
+from ddpbench.launch.own_class.trees import walk
 from ddpbench.launch.own_class.unusual import evaluates
 
 _DEEPEST = 12
@@ -441,7 +442,7 @@ class Effects:
             if part:
                 yield Effect(node, part, node)
         for head in heads:
-            for call in (each for each in ast.walk(head) if isinstance(each, ast.Call)):
+            for call in (each for each in walk(head) if isinstance(each, ast.Call)):
                 if place_of_node(call) in self.places and not where.helper:
                     continue
                 part = self._does(call, where)
@@ -495,7 +496,7 @@ class Effects:
         key = key_of(target)
         if not key or not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
             return ""
-        if not any(key_of(each) == key for each in ast.walk(node.value)):
+        if not any(key_of(each) == key for each in walk(node.value)):
             return ""
         known = last_name(node.value) in _MAKERS | HARMLESS_METHODS
         made = (
@@ -662,9 +663,7 @@ class Effects:
 
     def _is_loaded(self, node: ast.expr, where: _Where) -> bool:
         found = self.tracer.trace(node, where.scope).node
-        return any(
-            "load" in last_name(each) for each in ast.walk(found) if isinstance(each, ast.Call)
-        ) or any(
+        return any("load" in last_name(each) for each in walk(found) if isinstance(each, ast.Call)) or any(
             "load" in ast.unparse(each.value)
             for each in self.tracer.bindings(where.scope).get(first_name(node), [])
         )
@@ -792,7 +791,7 @@ class Effects:
             if self.tracer.trace(each.iter, where.scope).key in self.loaders:
                 continue
             part = self._part(each.iter, replace(where, taint=taint), depth + 1, whole=whole)
-            names = [e.id for e in ast.walk(each.target) if isinstance(e, ast.Name)]
+            names = [e.id for e in walk(each.target) if isinstance(e, ast.Name)]
             plain = isinstance(each.iter, ast.Call) and last_name(each.iter).startswith(("named_", "items"))
             for name in names[1:] if plain else names:
                 if part:
@@ -838,7 +837,7 @@ def _backward_of(loop: TrainingLoop) -> tuple[int, int]:
 
 def _span_of(scope: Scope, entries: list[ast.AST]) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return where the code that contains `entries` starts and ends, as (line, column)."""
-    found = [each for each in _flat(scope.node.body) if any(inner in entries for inner in ast.walk(each))]
+    found = [each for each in _flat(scope.node.body) if any(inner in entries for inner in walk(each))]
     if not found:
         return _NOWHERE, _NOWHERE
     first, last = found[0], found[-1]
@@ -899,6 +898,6 @@ def own_functions(names: set[str], functions: Mapping[str, FunctionNode]) -> set
     while todo:
         name = todo.pop()
         found.add(name)
-        calls = {e.id for e in ast.walk(functions[name]) if isinstance(e, ast.Name)} & set(functions)
+        calls = {e.id for e in walk(functions[name]) if isinstance(e, ast.Name)} & set(functions)
         todo |= calls - found
     return found

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ddpbench.launch.own_class.bindings import Scope
 from ddpbench.launch.own_class.script import Script, here, last_name
+from ddpbench.launch.own_class.trees import children, walk
 
 _READS = frozenset({"get", "items", "keys", "values"})
 _SHOWS = frozenset({"print", "len", "str", "repr"})
@@ -37,13 +38,11 @@ def is_told_apart(
     or a dictionary of plain values without another name.
     """
     nested = isinstance(entry, ast.Dict)
-    values = (
-        [each for value in entry.values for each in ast.walk(value)] if isinstance(entry, ast.Dict) else None
-    )
-    plain = all(isinstance(each, _PLAIN) for each in (ast.walk(entry) if values is None else values))
+    values = [each for value in entry.values for each in walk(value)] if isinstance(entry, ast.Dict) else None
+    plain = all(isinstance(each, _PLAIN) for each in (walk(entry) if values is None else values))
     if not plain or not names or any("." in each or "[" in each for each in names):
         return False
-    above = {id(inner): outer for outer in ast.walk(script.tree) for inner in ast.iter_child_nodes(outer)}
+    above = {id(inner): outer for outer in walk(script.tree) for inner in children(outer)}
     own = {id(each): name for name, scope in names.items() for each in here(scope.node.body)}
     known: set[tuple[str, int]] = set()
     todo: list[tuple[str, ast.AST]] = [(name, script.tree) for name in names]
@@ -52,9 +51,9 @@ def is_told_apart(
         if (name, id(root)) in known:
             continue
         known.add((name, id(root)))
-        if any(isinstance(each, ast.Global | ast.Nonlocal) and name in each.names for each in ast.walk(root)):
+        if any(isinstance(each, ast.Global | ast.Nonlocal) and name in each.names for each in walk(root)):
             return False
-        for each in (each for each in ast.walk(root) if isinstance(each, ast.Name) and each.id == name):
+        for each in (each for each in walk(root) if isinstance(each, ast.Name) and each.id == name):
             parent = above[id(each)]
             outer = above.get(id(parent))
             use = _Use(each, parent, outer, above.get(id(outer)), own.get(id(each)) == name)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ddpbench.launch.own_class.bindings import key_of
+from ddpbench.launch.own_class.trees import children
 
 State = frozenset[int]
 """The ids of the statements or parameters that may have bound the name last."""
@@ -140,7 +141,7 @@ def _outside(node: ast.AST) -> Iterator[ast.AST]:
     yield node
     if isinstance(node, _SCOPES):
         return
-    for each in ast.iter_child_nodes(node):
+    for each in children(node):
         if not (isinstance(node, ast.comprehension) and each is node.target):
             yield from _outside(each)
 

@@ -12,6 +12,7 @@ from ddpbench.launch.own_class.bindings import Path
 from ddpbench.launch.own_class.checking import reads_of_module
 from ddpbench.launch.own_class.script import Script
 from ddpbench.launch.own_class.tracing import Tracer
+from ddpbench.launch.own_class.trees import children, walk
 from ddpbench.launch.own_class.variables import Variables
 
 _FACTS = frozenset(
@@ -84,13 +85,11 @@ def _bindings(script: Script, ends: Collection[ast.stmt]) -> Iterator[tuple[list
         blocks = [getattr(node, name, []) for name in ("body", "orelse", "finalbody")]
         blocks += [each.body for each in getattr(node, "handlers", [])]
         todo += [each for block in blocks for each in block]
-        heads = [
-            each for each in ast.iter_child_nodes(node) if not isinstance(each, ast.stmt | ast.ExceptHandler)
-        ]
+        heads = [each for each in children(node) if not isinstance(each, ast.stmt | ast.ExceptHandler)]
         names = [
             each.id
             for head in heads
-            for each in ast.walk(head)
+            for each in walk(head)
             if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
         ]
         if names:
@@ -101,7 +100,7 @@ def _bindings(script: Script, ends: Collection[ast.stmt]) -> Iterator[tuple[list
 def _reads(node: ast.AST, variables: Variables) -> Iterator[str]:
     """Yield the module-level names whose objects a node uses. Reading a fact such as the device does not count."""
     module = id(variables.script.tree)
-    for each in ast.walk(node):
+    for each in walk(node):
         if not isinstance(each, ast.Name) or not isinstance(each.ctx, ast.Load):
             continue
         if variables.of(each).scope == module and _is_used(each, variables):
@@ -119,7 +118,7 @@ def _is_used(name: ast.Name, variables: Variables) -> bool:
         if isinstance(outer, ast.Call) and isinstance(outer.func, ast.Name) and outer.func.id in _ALIKE:
             return False
         if isinstance(outer, ast.comprehension) and inside is outer.iter:
-            items = [variables.of(each) for each in ast.walk(outer.target) if isinstance(each, ast.Name)]
+            items = [variables.of(each) for each in walk(outer.target) if isinstance(each, ast.Name)]
             uses = [use for item in items for use in variables.uses[item] if isinstance(use.ctx, ast.Load)]
             if not any(_is_used(use, variables) for use in uses):
                 return False

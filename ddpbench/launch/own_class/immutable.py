@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from ddpbench.launch.own_class.script import FunctionNode, Script, last_name
+from ddpbench.launch.own_class.trees import walk
 from ddpbench.launch.own_class.variables import ScopeVariable, Variables
 
 _MAKES = frozenset(
@@ -114,7 +115,7 @@ class Values:
     def __init__(self, script: Script, variables: Variables) -> None:
         self.script, self.variables = script, variables
         self.imports: dict[str, str] = {}
-        for node in ast.walk(script.tree):
+        for node in walk(script.tree):
             if isinstance(node, ast.Import):
                 for each in node.names:
                     whole = each.name if each.asname else each.name.partition(".")[0]
@@ -265,7 +266,7 @@ class Values:
         """The script's functions by name, including nested ones."""
         if not hasattr(self, "_defined"):
             self._defined: dict[str, list[FunctionNode]] = {}
-            for each in ast.walk(self.script.tree):
+            for each in walk(self.script.tree):
                 if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
                     self._defined.setdefault(each.name, []).append(each)
         return self._defined

@@ -21,6 +21,7 @@ from ddpbench.launch.own_class.steps import (
     without_moves,
 )
 from ddpbench.launch.own_class.tracing import Tracer, parameters_of, returned_by
+from ddpbench.launch.own_class.trees import walk
 from ddpbench.launch.own_class.unusual import evaluates
 
 _HARMLESS = ("print", "log", "eval", "valid", "test", "save", "write", "report", "sample", "plot", "display")
@@ -47,7 +48,7 @@ class LoopMethods(Reading):
         before = before_backward(statements)
         if before is None:
             return None
-        needed = {each.id for each in ast.walk(before.loss) if isinstance(each, ast.Name)}
+        needed = {each.id for each in walk(before.loss) if isinstance(each, ast.Name)}
         if self._carried(loop, statements, needed, no_effect):
             return None  # state between batches needs an object per model, which only a class with step() has
         kept = needed_for(before.statements, needed, self._ends_training)
@@ -123,7 +124,7 @@ class LoopMethods(Reading):
 
     def _note_reads(self, loop: TrainingLoop, kept: list[ast.stmt] | list[ast.AST]) -> None:
         """Record which of the script's objects the `kept` statements read, and which names they both bind and read."""
-        nodes = [each for node in kept for each in ast.walk(node)]
+        nodes = [each for node in kept for each in walk(node)]
         bound = {e.id for e in nodes if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
         bound |= set(self._targets())
         for each in nodes:
@@ -220,16 +221,14 @@ class LoopMethods(Reading):
 
     def _opened(self, made: list[ast.stmt]) -> list[ast.stmt]:
         """Return a method's statements, after statements that unpack its batch, models and optimizers if needed."""
-        whole = {id(e.value) for each in made for e in ast.walk(each) if isinstance(e, ast.Starred)}
-        used = {
-            e.id for each in made for e in ast.walk(each) if isinstance(e, ast.Name) and id(e) not in whole
-        }
+        whole = {id(e.value) for each in made for e in walk(each) if isinstance(e, ast.Starred)}
+        used = {e.id for each in made for e in walk(each) if isinstance(e, ast.Name) and id(e) not in whole}
         opened: list[str] = []
         if len(self.models) > 1:
             values = ", ".join(f'model["{name}"]' for name in self.models)
             opened.append(f"{', '.join(self.models)} = {values}")
         target = self.batch.target
-        names = {e.id for e in ast.walk(target) if isinstance(e, ast.Name)} if target is not None else set()
+        names = {e.id for e in walk(target) if isinstance(e, ast.Name)} if target is not None else set()
         if isinstance(target, ast.Tuple | ast.List) and names & used:
             opened.append(f"{ast.unparse(target).removeprefix('(').removesuffix(')')} = batch")
         elif isinstance(target, ast.Name) and target.id != "batch" and target.id in used and "batch" in used:
@@ -336,7 +335,7 @@ def _loss_name(statements: list[ast.stmt]) -> str:
 
 def _lost(nodes: Iterable[ast.AST]) -> str:
     for each in nodes:
-        for inner in ast.walk(each) if is_backward(each) else ():
+        for inner in walk(each) if is_backward(each) else ():
             if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Load) and "scaler" not in inner.id:
                 return inner.id
     return ""
@@ -348,7 +347,7 @@ def _counted(body: list[ast.stmt]) -> set[str]:
     counted: set[str] = set()
     for each in here(body):
         if isinstance(each, ast.Assign):
-            begun |= {e.id for target in each.targets for e in ast.walk(target) if isinstance(e, ast.Name)}
+            begun |= {e.id for target in each.targets for e in walk(target) if isinstance(e, ast.Name)}
         elif isinstance(each, ast.AugAssign) and isinstance(each.target, ast.Name):
             counted |= {each.target.id} - begun
     return counted

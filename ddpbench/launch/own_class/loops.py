@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from ddpbench.launch.own_class.bindings import Scope, Tests, key_of, simple_statements
 from ddpbench.launch.own_class.script import FunctionNode, Script, first_name, here, in_step, last_name
 from ddpbench.launch.own_class.tracing import Tracer, parameters_of
+from ddpbench.launch.own_class.trees import walk
 
 _QUIET = ("no_grad", "inference_mode")
 _MODES = (".training", "is_grad_enabled")
@@ -151,7 +152,7 @@ def _trains_by(tracer: Tracer, loop: TrainingLoop, called: Scope, call: ast.Call
         return True
     inner = replace(called, call=call, caller=caller)
     for statement, tests, _ in simple_statements(called.node.body):
-        if any(map(is_backward, ast.walk(statement))):
+        if any(map(is_backward, walk(statement))):
             words = " ".join(ast.unparse(test) for test, _ in tests)
             return not any(word in words for word in _MODES) and not tracer.is_untaken(tests, inner)
     return True
@@ -160,7 +161,7 @@ def _trains_by(tracer: Tracer, loop: TrainingLoop, called: Scope, call: ast.Call
 def _tests_of(scope: Scope, call: ast.Call) -> Tests:
     """Return the conditions around a call, each with the outcome (True or False) that leads to the call."""
     for statement, tests, _ in simple_statements(scope.node.body):
-        if call in ast.walk(statement):
+        if call in walk(statement):
             return tests
     return ()
 
@@ -216,7 +217,7 @@ def _within(inner: TrainingLoop, outer: TrainingLoop) -> bool:
 
 
 def _trains(tracer: Tracer, loop: ast.For | ast.AsyncFor | ast.While, scope: Scope) -> TrainingLoop | None:
-    if any(is_backward(node) for node in ast.walk(ast.Module(loop.body, []))):
+    if any(is_backward(node) for node in walk(ast.Module(loop.body, []))):
         return TrainingLoop(loop, scope, [*_nested(scope, loop.body), *loop.body], scope)
     nested = _nested(scope, loop.body)
     if any(
@@ -257,10 +258,10 @@ def _inlined(body: list[ast.stmt], call: ast.Call, function: FunctionNode) -> li
         each.id
         for node in here(function.body)
         if is_backward(node)
-        for each in ast.walk(node)
+        for each in walk(node)
         if isinstance(each, ast.Name)
     } & set(given)
-    loss = {each.id for name in handed for each in ast.walk(given[name]) if isinstance(each, ast.Name)}
+    loss = {each.id for name in handed for each in walk(given[name]) if isinstance(each, ast.Name)}
     made = {e.id for e in here(body) if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
     stores = {e.id for e in here(function.body) if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
     returns = any(isinstance(each, ast.Return) for each in here(function.body))

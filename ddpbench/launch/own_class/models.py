@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ddpbench.launch.own_class.bindings import Scope
 from ddpbench.launch.own_class.script import MODULES, Script, here, last_name
 from ddpbench.launch.own_class.tracing import Origin, Tracer, returned_by
+from ddpbench.launch.own_class.trees import walk
 
 DATASETS = ("Dataset", "IterableDataset", "TensorDataset")
 _BUILDS = re.compile(r"(build|make|create|get|load|init)_?\w*(model|net|network)s?$|^(model|net)$")
@@ -77,7 +78,7 @@ def _add(found: dict[str, Origin], node: ast.expr, origin: Origin) -> None:
 def _receivers(tracer: Tracer, node: ast.expr, scope: Scope, depth: int) -> list[tuple[ast.expr, Scope]]:
     """Return the modules whose parameters an expression uses, directly or through other names, each with its scope."""
     found: list[tuple[ast.expr, Scope]] = []
-    for each in ast.walk(node):
+    for each in walk(node):
         if isinstance(each, ast.Attribute) and each.attr in ("parameters", "named_parameters"):
             found.append((each.value, scope))
         elif isinstance(each, ast.Name) and depth < _DEEPEST:

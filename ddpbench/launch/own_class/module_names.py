@@ -11,6 +11,7 @@ from ddpbench.launch.own_class.draws import is_generator
 from ddpbench.launch.own_class.immutable import dotted
 from ddpbench.launch.own_class.script import last_name, place_of_node
 from ddpbench.launch.own_class.tracing import default_of, parameters_of
+from ddpbench.launch.own_class.trees import walk
 from ddpbench.launch.own_class.unchanged import Unchanged
 from ddpbench.launch.own_class.variables import ScopeVariable
 
@@ -27,13 +28,13 @@ class ModuleNames(Unchanged):
         by_functions = {
             each.id
             for node in nodes
-            for each in ast.walk(node)
+            for each in walk(node)
             if isinstance(each, ast.Name)
             and id(each) in self.variables.above
             and self.variables.of(each).scope == id(self.script.tree)
         }
         reads = self.names | by_functions
-        within = {id(each) for node in nodes for each in ast.walk(node)}
+        within = {id(each) for node in nodes for each in walk(node)}
         found: list[tuple[str, ast.stmt]] = []
         for name in sorted(reads & self.script.importable):
             variable = ScopeVariable(id(self.script.tree), name)
@@ -106,9 +107,7 @@ class ModuleNames(Unchanged):
         """Yield nodes that set an attribute or entry of the imported module `name`, if the generated class reads it."""
         imports = self.values.imports
         whole = imports[name]
-        reads = {
-            path for node in nodes for each in ast.walk(node) if (path := dotted(each, imports)) is not None
-        }
+        reads = {path for node in nodes for each in walk(node) if (path := dotted(each, imports)) is not None}
         outermost = {each for each in reads if not any(other.startswith(f"{each}.") for other in reads)}
         for node, owner, attribute in self._set:
             path = dotted(owner, imports)
@@ -122,20 +121,20 @@ class ModuleNames(Unchanged):
     @cached_property
     def _set(self) -> list[tuple[ast.AST, ast.expr, str]]:
         """The nodes that set an attribute or entry, with the object and the attribute's name (empty for an entry)."""
-        found = ((node, *_set_by(node)) for node in ast.walk(self.script.tree))
+        found = ((node, *_set_by(node)) for node in walk(self.script.tree))
         return [(node, owner, attribute) for node, owner, attribute in found if owner is not None]
 
     def _reads_variable(self, node: ast.AST, nodes: list[ast.AST]) -> bool:
         """Return whether the generated class reads the environment variable that a statement sets."""
         texts = {
-            each.value for each in ast.walk(self.variables.statement(node)) if isinstance(each, ast.Constant)
+            each.value for each in walk(self.variables.statement(node)) if isinstance(each, ast.Constant)
         }
         return any(
             isinstance(inner, ast.Constant) and inner.value in texts
             for whole in nodes
-            for each in ast.walk(whole)
+            for each in walk(whole)
             if isinstance(each, ast.Call | ast.Subscript) and "environ" in ast.unparse(each)
-            for inner in ast.walk(each)
+            for inner in walk(each)
         )
 
     def _set_on_class(self, name: str) -> Iterator[ast.AST]:
@@ -170,7 +169,7 @@ class ModuleNames(Unchanged):
 
     def by_names(self) -> Iterator[ast.stmt]:
         """Yield statements after the import that may set any module-level name, such as `exec("lr = 1")`."""
-        for call in (each for each in ast.walk(self.script.tree) if isinstance(each, ast.Call)):
+        for call in (each for each in walk(self.script.tree) if isinstance(each, ast.Call)):
             name = call.func.id if isinstance(call.func, ast.Name) else ""
             parent = self.variables.above.get(id(call))
             stores = isinstance(parent, ast.Subscript) and not isinstance(parent.ctx, ast.Load)
@@ -217,7 +216,7 @@ def _parts_read(nodes: list[ast.AST], name: str) -> list[str | None]:
     found: set[str | None] = set()
     for node in nodes:
         held: set[int] = set()
-        for each in ast.walk(node):
+        for each in walk(node):
             value = getattr(each, "value", None)
             if not (
                 isinstance(each, ast.Attribute | ast.Subscript)
@@ -231,7 +230,7 @@ def _parts_read(nodes: list[ast.AST], name: str) -> list[str | None]:
             elif isinstance(each.slice, ast.Constant):
                 found.add(str(each.slice.value))
                 held.add(id(value))
-        if any(isinstance(e, ast.Name) and e.id == name and id(e) not in held for e in ast.walk(node)):
+        if any(isinstance(e, ast.Name) and e.id == name and id(e) not in held for e in walk(node)):
             found.add(None)
     if None in found or not found:
         return [None]

@@ -10,6 +10,7 @@ from ddpbench.launch.own_class.bindings import Path
 from ddpbench.launch.own_class.models import is_module
 from ddpbench.launch.own_class.script import here, last_name
 from ddpbench.launch.own_class.tracing import MOVES, Origin, Tracer, parameters_of
+from ddpbench.launch.own_class.trees import walk
 
 EntryValues = dict[tuple[int, Path], ast.expr | None]
 """For each part, by the key of its origin, the expression that reads it from the model; None if unknown."""
@@ -43,7 +44,7 @@ def parts_of(tracer: Tracer, model: Origin, base: ast.expr, depth: int = 0) -> E
         for key, expression in inner.items():
             found.setdefault(key, expression if place is not None else None)
     for change in tracer.changes_after(model) if depth == 0 else ():
-        for each in ast.walk(change.statement):
+        for each in walk(change.statement):
             if isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Load):
                 part = tracer.trace(each, model.scope)
                 if part.node is not each and part.key != model.key and is_module(tracer, part):

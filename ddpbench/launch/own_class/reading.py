@@ -19,6 +19,7 @@ from ddpbench.launch.own_class.script import Script, bound_by, here, last_name, 
 from ddpbench.launch.own_class.source import MethodLines, in_order, name_of, source_of
 from ddpbench.launch.own_class.steps import settled, with_methods
 from ddpbench.launch.own_class.tracing import Origin, Tracer, returned_by
+from ddpbench.launch.own_class.trees import walk
 from ddpbench.launch.own_class.updates import Updates, pieces_of, updates_of
 from ddpbench.launch.own_class.variables import Variables
 
@@ -342,4 +343,4 @@ class Reading:
         If a node was copied from the script, the script's node is recorded as copied.
         """
         for node in nodes:
-            self.places |= {place_of_node(each) for each in ast.walk(node)} - {-1}
+            self.places |= {place_of_node(each) for each in walk(node)} - {-1}

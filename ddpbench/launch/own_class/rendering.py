@@ -14,6 +14,7 @@ from ddpbench.launch.own_class.draws import is_another, is_generator
 from ddpbench.launch.own_class.models import settings_of
 from ddpbench.launch.own_class.script import first_name, here, last_name, place_of_node
 from ddpbench.launch.own_class.tracing import Origin, Tracer, TraceStep, parameters_of
+from ddpbench.launch.own_class.trees import walk
 from ddpbench.units import series_of
 
 Roles = Mapping[tuple[int, Path], ast.expr]
@@ -172,9 +173,7 @@ class _Pass(ast.NodeTransformer):
 
     def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> ast.AST:
         names = [
-            each.id
-            for each in ast.walk(node)
-            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+            each.id for each in walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
         ]
         first = node.generators[0]
         taken = self.visit(first.iter)  # evaluated once, outside of the comprehension
@@ -359,7 +358,7 @@ class _Pass(ast.NodeTransformer):
         return holder is not None and last_name(holder.node) == "parse_args"
 
     def _made(self, name: str, found: Origin, changed_in: list[int]) -> ast.expr:
-        calls = {last_name(each) for each in ast.walk(found.node) if isinstance(each, ast.Call)}
+        calls = {last_name(each) for each in walk(found.node) if isinstance(each, ast.Call)}
         if last_name(found.node) in ("DataLoader", "parse_args") or "input" in calls:
             return self._unseen(ast.Name(name, ast.Load()), name, found)
         changed = self._changed(found)
@@ -392,9 +391,7 @@ class _Pass(ast.NodeTransformer):
         bound = self.tracer.bindings(found.scope)
         names = {name for name, each in bound.items() if any(e.value is found.node for e in each)}
         nodes = [
-            each
-            for each in ast.walk(found.scope.node)
-            if isinstance(each, ast.expr) and key_of(each) in names
+            each for each in walk(found.scope.node) if isinstance(each, ast.expr) and key_of(each) in names
         ]
         reads = [each for each in nodes if isinstance(getattr(each, "ctx", None), ast.Load)]
         return is_generator(found.node) and len(reads) > 1
@@ -439,7 +436,7 @@ class _Pass(ast.NodeTransformer):
             made = ast.Call(ast.Attribute(made, does, ast.Load()), [], [])
             if does == "requires_grad_":
                 made.args = [ast.Constant(False)]
-            self.to.places |= {place_of_node(each) for node in nodes for each in ast.walk(node)} - {-1}
+            self.to.places |= {place_of_node(each) for node in nodes for each in walk(node)} - {-1}
         return made
 
     def _shared(self, name: str, found: Origin, made: ast.expr) -> ast.expr:

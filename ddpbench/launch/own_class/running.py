@@ -11,6 +11,7 @@ from ddpbench.launch.own_class.loops import TrainingLoop
 from ddpbench.launch.own_class.rendering import ReplacedValue
 from ddpbench.launch.own_class.script import here
 from ddpbench.launch.own_class.tracing import Tracer, TraceStep, parameters_of
+from ddpbench.launch.own_class.trees import walk
 from ddpbench.launch.own_class.variables import ScopeVariable, Variables
 
 
@@ -46,7 +47,7 @@ def beginnings(
 
     A name that is local to a function called for each batch does not keep its value.
     """
-    within = {id(each) for part in (loop.node, *loop.body) for each in ast.walk(part)}
+    within = {id(each) for part in (loop.node, *loop.body) for each in walk(part)}
     attributes = _attributes(loop, within)
     found: dict[str, Beginning] = {}
     for name in names:

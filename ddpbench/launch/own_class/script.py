@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddpbench.errors import RequestError, meant_path
+from ddpbench.launch.own_class.trees import children, walk
 from ddpbench.records.files import kind_of
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -59,7 +60,7 @@ class Script:
 
 def _has(own: ast.ClassDef, name: str) -> bool:
     bound = [node for each in own.body for node in bound_by(each)]
-    set_ = (each for each in ast.walk(own) if isinstance(each, ast.Attribute))
+    set_ = (each for each in walk(own) if isinstance(each, ast.Attribute))
     return name in bound or any(each.attr == name and isinstance(each.ctx, ast.Store) for each in set_)
 
 
@@ -86,10 +87,10 @@ def read_script(path: Path) -> Script:
         raise RequestError(f"{path}: not valid Python: {error}") from error
     except (RecursionError, MemoryError):
         raise RequestError(f"{path}: its expressions are nested too deeply to be read") from None
-    for place, node in enumerate(ast.walk(tree)):
+    for place, node in enumerate(walk(tree)):
         if isinstance(node, ast.stmt | ast.expr | ast.keyword | ast.withitem):
             node.place = place  # type: ignore[union-attr]
-    for own in (each for each in ast.walk(tree) if isinstance(each, ast.ClassDef)):
+    for own in (each for each in walk(tree) if isinstance(each, ast.ClassDef)):
         for each in own.body:
             if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
                 _name_self(each)
@@ -113,7 +114,7 @@ def _name_self(method: FunctionNode) -> None:
     bound = {last_name(each) for each in method.decorator_list} & {"staticmethod", "classmethod"}
     if first is None or first.arg in ("self", "cls") or bound:
         return
-    nodes = list(ast.walk(method))
+    nodes = list(walk(method))
     names = [each for each in nodes if isinstance(each, ast.Name)]
     taken = {each.id for each in names} | {each.arg for each in nodes if isinstance(each, ast.arg)}
     again = [
@@ -149,12 +150,12 @@ def in_step(body: list[ast.stmt]) -> Iterator[ast.AST]:
 
 def here(node: ast.AST | list[ast.stmt]) -> Iterator[ast.AST]:
     """Yield all descendants of a node or statements in source order, except those in nested functions and classes."""
-    waiting = list(node if isinstance(node, list) else ast.iter_child_nodes(node))[::-1]
+    waiting = list(node if isinstance(node, list) else children(node))[::-1]
     while waiting:
         child = waiting.pop()
         yield child
         if not isinstance(child, _SCOPES):
-            waiting += list(ast.iter_child_nodes(child))[::-1]
+            waiting += children(child)[::-1]
 
 
 def last_name(node: ast.AST) -> str:

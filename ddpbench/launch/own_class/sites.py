@@ -10,6 +10,7 @@ from ddpbench.launch.own_class.immutable import Values
 from ddpbench.launch.own_class.loops import TrainingLoop
 from ddpbench.launch.own_class.script import Script, place_of_node
 from ddpbench.launch.own_class.tracing import Tracer
+from ddpbench.launch.own_class.trees import walk
 from ddpbench.launch.own_class.uses import Uses
 from ddpbench.launch.own_class.variables import Variables
 
@@ -44,9 +45,7 @@ class Sites:
         self.names = names & self.script.importable
         """The module's names that the generated class reads directly."""
         self._called = {id(each) for each in self._reached(self.names)}
-        self._body = {
-            id(each) for body in (loop.body, [loop.node]) for part in body for each in ast.walk(part)
-        }
+        self._body = {id(each) for body in (loop.body, [loop.node]) for part in body for each in walk(part)}
 
     def _holds(self, block: ast.If, statement: ast.stmt) -> bool | None:
         """Return whether a statement in a branch of an `if` runs with the script's defaults; None if unknown."""
@@ -55,7 +54,7 @@ class Sites:
         own = self.variables.function(block)
         scope = next((each for each in self.tracer.scopes if each.node is own), None)
         held = self.tracer.holds(block.test, scope) if scope is not None else None
-        inside = any(each is statement for part in block.body for each in ast.walk(part))
+        inside = any(each is statement for part in block.body for each in walk(part))
         return None if held is None else held is inside
 
     def _gives_taken(self, site: ast.AST, statement: ast.Assign) -> bool:
@@ -121,7 +120,7 @@ class Sites:
         """Return the places where the function `name` is used as a decorator."""
         return [
             each
-            for node in ast.walk(self.script.tree)
+            for node in walk(self.script.tree)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
             for each in node.decorator_list
             if isinstance(each, ast.Name) and each.id == name
@@ -161,7 +160,7 @@ class Sites:
             mentioned = any(
                 (isinstance(each, ast.Name) and each.id == name)
                 or (isinstance(each, ast.Attribute) and each.attr == name)
-                for each in ast.walk(self.script.tree)
+                for each in walk(self.script.tree)
             )
             return [site] if mentioned or name.startswith("__") or name == "forward" else []
         inside = [each for each in calls if own not in self.variables.around(each)]

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ddpbench.launch.own_class.bindings import Path
+from ddpbench.launch.own_class.trees import walk
 
 _WIDTH = 100
 
@@ -106,7 +107,7 @@ def in_order(made: Mapping[str, list[ast.stmt]]) -> list[ast.stmt]:
     found: dict[str, list[ast.stmt]] = {}
 
     def take(name: str, around: frozenset[str]) -> None:
-        reads = {each.id for node in made[name] for each in ast.walk(node) if isinstance(each, ast.Name)}
+        reads = {each.id for node in made[name] for each in walk(node) if isinstance(each, ast.Name)}
         for other in made:
             if other in reads - around - {name} and other not in found:
                 take(other, around | {name})
@@ -130,7 +131,7 @@ def folded(made: list[ast.stmt]) -> list[ast.stmt]:
         and end.value is not None
     ):
         name = before.targets[0].id
-        uses = [each for each in ast.walk(end.value) if isinstance(each, ast.Name) and each.id == name]
+        uses = [each for each in walk(end.value) if isinstance(each, ast.Name) and each.id == name]
         if len(uses) == 1 and end.value is uses[0]:
             return [*made[:-2], ast.Return(before.value)]
     return made

@@ -15,6 +15,7 @@ from ddpbench.launch.own_class.loops import is_backward
 from ddpbench.launch.own_class.rendering import moved_only
 from ddpbench.launch.own_class.script import Script, first_name, here, last_name, place_of_node
 from ddpbench.launch.own_class.tracing import Tracer
+from ddpbench.launch.own_class.trees import walk
 
 _CONTEXTS = ("accumulate", "no_sync", "set_detect_anomaly", "profile", "record_function", "join")
 _BLOCKS = (
@@ -69,7 +70,7 @@ def without_moves(
 def _draws(statement: ast.stmt) -> bool:
     """Return whether a statement gets the next batch from an iterator with `next`."""
     return isinstance(statement, ast.Assign | ast.Try) and any(
-        isinstance(each, ast.Assign) and last_name(each.value) == "next" for each in ast.walk(statement)
+        isinstance(each, ast.Assign) and last_name(each.value) == "next" for each in walk(statement)
     )
 
 
@@ -123,7 +124,7 @@ class _Methods(ast.NodeTransformer):
         method = self.methods.get(func.attr)
         if method is None or not method.args.args or method.decorator_list:
             return node
-        inside = list(ast.walk(method))
+        inside = list(walk(method))
         returns = any(isinstance(each, ast.Return) and each.value is not None for each in inside)
         if not returns or any(map(is_backward, inside)):
             return node
@@ -245,11 +246,11 @@ def _stores(node: ast.AST) -> set[str]:
 def _of_comprehensions(node: ast.AST) -> set[str]:
     """Return the names local to comprehensions and lambdas in a node."""
     found: set[str] = set()
-    for each in ast.walk(node):
+    for each in walk(node):
         if isinstance(each, ast.comprehension):
-            found |= {e.id for e in ast.walk(each.target) if isinstance(e, ast.Name)}
+            found |= {e.id for e in walk(each.target) if isinstance(e, ast.Name)}
         elif isinstance(each, ast.Lambda):
-            found |= {e.arg for e in ast.walk(each.args) if isinstance(e, ast.arg)}
+            found |= {e.arg for e in walk(each.args) if isinstance(e, ast.arg)}
     return found
 
 
@@ -285,7 +286,7 @@ def is_effect(statement: ast.stmt) -> bool:
     """Return whether a statement itself calls backward, updates parameters, or clears or clips gradients."""
     if isinstance(statement, ast.If | ast.For | ast.With):
         return False
-    calls = [each for each in ast.walk(statement) if isinstance(each, ast.Call)]
+    calls = [each for each in walk(statement) if isinstance(each, ast.Call)]
     names = [last_name(each) for each in calls]
     if any(name in _EFFECTS or (name.startswith("clip_grad_")) for name in names):
         return True
@@ -308,7 +309,7 @@ def _writes(statement: ast.stmt) -> tuple[set[str], bool]:
     """Return the names that a statement changes, and whether their new values depend on their earlier values."""
     writes: set[str] = set()
     grows = isinstance(statement, ast.AugAssign | ast.If | ast.For | ast.With | ast.While)
-    for node in ast.walk(statement):
+    for node in walk(statement):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             writes.add(node.id)
         elif isinstance(node, ast.Subscript | ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -325,9 +326,7 @@ def _writes(statement: ast.stmt) -> tuple[set[str], bool]:
 
 
 def _loads(node: ast.AST) -> set[str]:
-    return {
-        each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)
-    }
+    return {each.id for each in walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)}
 
 
 class _Unmoved(ast.NodeTransformer):
@@ -353,7 +352,7 @@ class _Unmoved(ast.NodeTransformer):
             return False
         return any(
             last_name(self.tracer.trace(each, self.scope).node) in _AVERAGES
-            for each in ast.walk(of)
+            for each in walk(of)
             if isinstance(each, ast.Name | ast.Attribute)
         )
 

@@ -24,6 +24,7 @@ from ddpbench.launch.own_class.decorators import passed_on, unknown_decorator
 from ddpbench.launch.own_class.draws import is_another, is_layer
 from ddpbench.launch.own_class.entries import is_told_apart
 from ddpbench.launch.own_class.script import FunctionNode, Script, first_name, here, last_name
+from ddpbench.launch.own_class.trees import walk
 
 MOVES = frozenset({"to", "cuda", "cpu", "train", "eval", "pin_memory"})
 _WRAPPERS = frozenset(
@@ -310,7 +311,7 @@ class Tracer:
             each
             for each in self.bindings(scope).get(key, [])
             # In `model = model.to(device)`, the value is the name's earlier one.
-            if each.kind != "value" or not any(key_of(part) == key for part in ast.walk(each.value))
+            if each.kind != "value" or not any(key_of(part) == key for part in walk(each.value))
             if not isinstance(each.value, ast.Constant) or each.value.value is not None
             if not self.is_untaken(each.tests, scope, depth)
         ]
@@ -428,7 +429,7 @@ class Tracer:
     @cached_property
     def _loop_of(self) -> dict[int, ast.For | ast.AsyncFor]:
         """The loops, by the ids of the expressions that they iterate over."""
-        loops = (each for each in ast.walk(self.script.tree) if isinstance(each, ast.For | ast.AsyncFor))
+        loops = (each for each in walk(self.script.tree) if isinstance(each, ast.For | ast.AsyncFor))
         return {id(each.iter): each for each in loops}
 
     def _of(self, binding: Binding, scope: Scope, depth: int) -> Origin:
@@ -724,7 +725,7 @@ class Tracer:
         every = self._of_every(test, scope, depth)
         if every is not None:
             return every
-        if any(self._varies(each.id, scope) for each in ast.walk(test) if isinstance(each, ast.Name)):
+        if any(self._varies(each.id, scope) for each in walk(test) if isinstance(each, ast.Name)):
             parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else []
             return True if any(self._of_every(each, scope, depth) for each in parts) else None
         if depth > _DEEPEST:

@@ -12,6 +12,7 @@ from ddpbench.launch.own_class.rendering import ReplacedValue
 from ddpbench.launch.own_class.script import last_name
 from ddpbench.launch.own_class.sites import Sites
 from ddpbench.launch.own_class.tracing import PREPARE, TraceStep, parameters_of
+from ddpbench.launch.own_class.trees import walk
 from ddpbench.launch.own_class.variables import ScopeVariable
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -83,12 +84,12 @@ class Unchanged(Sites):
         """Return whether a function defines an inner function that changes the outer function's variables."""
         inner = [
             each
-            for each in ast.walk(function)
+            for each in walk(function)
             if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and each is not function
         ]
-        if any(isinstance(e, ast.Nonlocal) for each in inner for e in ast.walk(each)):
+        if any(isinstance(e, ast.Nonlocal) for each in inner for e in walk(each)):
             return True
-        names = {e.id for e in ast.walk(function) if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
+        names = {e.id for e in walk(function) if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
         changes = (
             site
             for name in sorted(names)
@@ -151,7 +152,7 @@ class Unchanged(Sites):
         def is_same(node: ast.stmt) -> bool:
             value = node.value if isinstance(node, ast.Assign) else None
             none = isinstance(value, ast.Constant) and value.value is None
-            again = value is not None and any(key_of(each) == key for each in ast.walk(value))
+            again = value is not None and any(key_of(each) == key for each in walk(value))
             listed = value is not None and last_name(value) in LISTED
             if is_part and (none or (again and (listed or not given))):
                 return True
@@ -187,11 +188,11 @@ class Unchanged(Sites):
 
     def _is_own(self, bound: ast.AST, step: TraceStep) -> bool:
         value = step.binding.value if step.binding is not None else None
-        return value is not None and any(each is value for each in ast.walk(bound))
+        return value is not None and any(each is value for each in walk(bound))
 
     def _binds_base(self, node: ast.AST, base: str) -> bool:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
-        return any(isinstance(e, ast.Name) and e.id == base for t in targets for e in ast.walk(t))
+        return any(isinstance(e, ast.Name) and e.id == base for t in targets for e in walk(t))
 
     def _is_alike(self, other: ast.stmt, step: TraceStep) -> bool:
         """Return whether another statement assigns the same constant to the name, as in each branch of a condition."""

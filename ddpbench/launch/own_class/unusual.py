@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
 from ddpbench.launch.own_class.script import Script, first_name, here, in_step, last_name
+from ddpbench.launch.own_class.trees import walk
 
 _OF_BACKWARD = frozenset({"retain_graph", "create_graph"})
 """Arguments of a backward pass that do not change the gradients."""
@@ -44,7 +45,7 @@ def is_cleared(script: Script, loop: TrainingLoop) -> bool:
     seen: set[str] = set()
     todo: list[ast.AST] = [*loop.node.body, *loop.body]
     while todo:
-        for node in ast.walk(todo.pop()):
+        for node in walk(todo.pop()):
             if _clears(node):
                 return True
             name = last_name(node) if isinstance(node, ast.Call) else ""
@@ -64,11 +65,7 @@ def _clears(node: ast.AST) -> bool:
 def clearing_lines(script: Script) -> list[int]:
     """Return the numbers of the lines that clear gradients."""
     return sorted(
-        {
-            each.lineno
-            for each in ast.walk(script.tree)
-            if isinstance(each, ast.stmt | ast.Call) and _clears(each)
-        }
+        {each.lineno for each in walk(script.tree) if isinstance(each, ast.stmt | ast.Call) and _clears(each)}
     )
 
 
@@ -111,7 +108,7 @@ def put_into_evaluation(
 
     The list is empty if the script also calls `train()`.
     """
-    calls = [each for each in ast.walk(script.tree) if isinstance(each, ast.Call)]
+    calls = [each for each in walk(script.tree) if isinstance(each, ast.Call)]
     trains = [each for each in calls if last_name(each) == "train" and isinstance(each.func, ast.Attribute)]
     if not all(map(evaluates, trains)):
         return []

@@ -10,6 +10,7 @@ from ddpbench.launch.own_class.rendering import Renderer
 from ddpbench.launch.own_class.script import last_name
 from ddpbench.launch.own_class.source import MethodLines, at_path, name_of
 from ddpbench.launch.own_class.tracing import Origin
+from ddpbench.launch.own_class.trees import walk
 
 
 class UpdateMethods(Reading):
@@ -70,7 +71,7 @@ class UpdateMethods(Reading):
     def _over_parameters(self, renderer: Renderer, statements: list[ast.stmt]) -> MethodLines:
         """Write the method `optimizer`. Its argument is only the model's `parameters`, unless it needs the model."""
         module = ast.Module(deepcopy(statements), [])
-        uses = sum(isinstance(each, ast.Name) and each.id == "model" for each in ast.walk(module))
+        uses = sum(isinstance(each, ast.Name) and each.id == "model" for each in walk(module))
         replaced = _Parameters()
         module = replaced.visit(module)
         if self.updates.owns or uses != 1 or replaced.count != 1:

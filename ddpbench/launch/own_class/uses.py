@@ -12,6 +12,7 @@ from ddpbench.launch.own_class.effects import HARMLESS_METHODS
 from ddpbench.launch.own_class.immutable import Values, consumed, dotted
 from ddpbench.launch.own_class.script import last_name
 from ddpbench.launch.own_class.tracing import parameters_of
+from ddpbench.launch.own_class.trees import walk
 from ddpbench.launch.own_class.variables import ScopeVariable, Variables
 
 _PARTS = frozenset({"get", "items", "values", "copy", "elements", "most_common"})
@@ -405,7 +406,7 @@ class Uses(Calls):
         if key in self._seen:
             return
         self._seen.add(key)
-        for node in ast.walk(self.variables.script.tree):
+        for node in walk(self.variables.script.tree):
             if isinstance(node, ast.Attribute) and node.attr == name:
                 parent = self.variables.above[id(node)]
                 if isinstance(node.ctx, ast.Load):

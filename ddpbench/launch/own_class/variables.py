@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ddpbench.launch.own_class.script import FunctionNode, Script, place_of_node
+from ddpbench.launch.own_class.trees import children, walk
 
 ScopeNode = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -31,10 +32,10 @@ class Variables:
         self.script = script
         self.above: dict[int, ast.AST] = {}
         self._by_place: dict[int, ast.AST] = {}
-        for outer in ast.walk(script.tree):
+        for outer in walk(script.tree):
             if place_of_node(outer) >= 0:
                 self._by_place[place_of_node(outer)] = outer
-            for inner in ast.iter_child_nodes(outer):
+            for inner in children(outer):
                 self.above.setdefault(id(inner), outer)
 
     def original(self, node: ast.AST) -> ast.AST:
@@ -67,10 +68,10 @@ class Variables:
         """The names that each scope binds, by the id of its node."""
         found: dict[int, set[str]] = {}
         outer: dict[int, set[str]] = {}
-        for node in ast.walk(self.script.tree):
+        for node in walk(self.script.tree):
             if isinstance(node, _SCOPES):
                 found.setdefault(id(node), set())
-        for node in ast.walk(self.script.tree):
+        for node in walk(self.script.tree):
             for name in _bound_by(node):
                 scope = self._scope_of(node)
                 found[id(scope)].add(name)
@@ -130,7 +131,7 @@ class Variables:
     def uses(self) -> dict[ScopeVariable, list[ast.Name]]:
         """The nodes that read or bind each variable, in source order."""
         found: dict[ScopeVariable, list[ast.Name]] = {}
-        for node in ast.walk(self.script.tree):
+        for node in walk(self.script.tree):
             if isinstance(node, ast.Name) and id(node) in self.above:
                 found.setdefault(self.of(node), []).append(node)
         for uses in found.values():
@@ -148,7 +149,7 @@ class Variables:
     def calls(self) -> dict[str, list[ast.Call]]:
         """The calls of functions, methods and classes, by the last part of the called name."""
         found: dict[str, list[ast.Call]] = {}
-        for node in ast.walk(self.script.tree):
+        for node in walk(self.script.tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
                 name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
                 found.setdefault(name, []).append(node)

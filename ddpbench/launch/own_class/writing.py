@@ -31,6 +31,7 @@ from ddpbench.launch.own_class.script import (
 )
 from ddpbench.launch.own_class.source import MethodLines, at_path, comment_of, name_of, source_of
 from ddpbench.launch.own_class.tracing import PREPARE, Origin, Tracer
+from ddpbench.launch.own_class.trees import walk
 from ddpbench.launch.own_class.unchanged import LISTED
 from ddpbench.launch.own_class.unusual import (
     clearing_lines,
@@ -60,7 +61,7 @@ def _drawn_count(tracer: Tracer, draw: ast.Call) -> Origin | None:
     function = tracer.script.functions.get(last_name(draw))
     if function is None:
         return None
-    for call in ast.walk(function):
+    for call in walk(function):
         if isinstance(call, ast.Call) and last_name(call) in ("randint", "randperm", "rand", "randn"):
             for each in call.args:
                 if isinstance(each, ast.Tuple) and each.elts:
@@ -195,7 +196,7 @@ class _Writer(LoopMethods, UpdateMethods):
                 "The script trains when it is imported: move the training below `if __name__ == "
                 '"__main__":`, and leave what the class uses above it.'
             )
-        names = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
+        names = {each.id for each in walk(tree) if isinstance(each, ast.Name)}
         models = frozenset(each.key for each in self.models.values())
         taken = KeptParts(
             frozenset(self.places),
@@ -228,7 +229,7 @@ class _Writer(LoopMethods, UpdateMethods):
         source = "\n".join(
             [f"class {NAME}:", *batch, *(line for each in [*methods, *made] for line in each.text)]
         )
-        of_class = [each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.Name)]
+        of_class = [each for each in walk(ast.parse(source)) if isinstance(each, ast.Name)]
         bound = {each.id for each in of_class if isinstance(each.ctx, ast.Store)}
         names = {each.id for each in of_class} - bound
         data = [each for each in (loader.dataset, self.batch.loader) if each is not None]
@@ -296,7 +297,7 @@ class _Writer(LoopMethods, UpdateMethods):
             of_batch = any(
                 isinstance(e, ast.Name) and e.id == name
                 for line in batch
-                for e in ast.walk(ast.parse(line.strip()))
+                for e in walk(ast.parse(line.strip()))
             )
             found.append((next(iter(mine), "batch" if of_batch else "step"), each))
         found += [("model", each) for each in unchanged.by_names()]
@@ -490,7 +491,7 @@ class _Writer(LoopMethods, UpdateMethods):
     def _note_part_of_batches(self) -> None:
         """If the script iterates over only a part of its loader, for example with `itertools.islice`, record this."""
         node = self.loop.node if self.loop is not None else None
-        for each in ast.walk(node.iter) if isinstance(node, ast.For) else ():
+        for each in walk(node.iter) if isinstance(node, ast.For) else ():
             if isinstance(each, ast.Call) and last_name(each) == "islice":
                 self.notes.append(
                     f"The script goes through only some batches, `{ast.unparse(each)}` (line "
@@ -852,7 +853,7 @@ class _Writer(LoopMethods, UpdateMethods):
     def _names(self, target: ast.expr, change: Mutation) -> bool:
         """Return whether an assignment computes its value from `target`, as in `data, rest = random_split(data)`."""
         key = key_of(target)
-        return bool(key) and any(key_of(each) == key for each in ast.walk(change.value or target))
+        return bool(key) and any(key_of(each) == key for each in walk(change.value or target))
 
     def _alters(self, part: str, change: Mutation, scope: Scope) -> bool:
         """Return whether a change makes the model or dataset a different one, for example with a new head."""
@@ -892,9 +893,7 @@ class _Writer(LoopMethods, UpdateMethods):
         made_before: set[str] = set()
         for name, made in self.kept.items():
             reads = {
-                e.attr
-                for e in ast.walk(made)
-                if isinstance(e, ast.Attribute) and ast.unparse(e.value) == "self"
+                e.attr for e in walk(made) if isinstance(e, ast.Attribute) and ast.unparse(e.value) == "self"
             }
             known = self.known | {"self"} if reads and reads <= made_before else self.known
             problems += unknown_names(made, known)
