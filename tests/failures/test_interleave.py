@@ -288,11 +288,12 @@ def test_a_rank_that_is_killed_while_it_waits_for_its_turn_costs_one_launch(repo
     assert outcome_of(out, "base", 0)["status"] == "ok"
 
 
-def compare(folder: Path, *words: object) -> tuple[int, str, str]:
+def compare(folder: Path, *words: object, searched: Sequence[Path] = ()) -> tuple[int, str, str]:
+    """Run a comparison in a folder; `searched` are folders of PYTHONPATH."""
     done = subprocess.run(
         command("compare", "--interleave", *words),
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": python_path(ROOT)},
+        env=os.environ | {"PYTHONPATH": python_path(ROOT, *searched)},
         capture_output=True,
         text=True,
         timeout=300,
@@ -573,6 +574,55 @@ def test_code_that_both_sides_would_share_is_refused(repository: Path) -> None:
     )
     assert code == 2, out_text + said
     assert "outside its code: put the experiment into the repository" in said
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("when", ["import", "loss"])
+def test_a_module_that_both_sides_would_share_is_refused(repository: Path, when: str) -> None:
+    """The training imports a module by an absolute path, at once or within a step."""
+    library = repository / "libs"
+    library.mkdir()
+    (library / "shared_by_both.py").write_text("SLEEP = 0.0\n")
+    lines = f"import sys; sys.path.insert(0, {str(library)!r}); import shared_by_both"
+    training = TRAIN.format(sleep=0.002)
+    if when == "import":
+        training = f"{lines}\n{training}"
+    else:
+        training = training.replace("        time.sleep", f"        {lines}\n        time.sleep")
+    (repository / "bench" / "train.py").write_text(training)
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "shared")
+    out = repository.parent / "out"
+    code, out_text, said = compare(
+        repository, "bench/step.toml", "--base", "HEAD", "--new", ".", "--out", out
+    )
+    assert code == 2, out_text + said
+    assert "base (ref=HEAD): it would import shared_by_both from" in said
+    assert "which is outside its code: its own copy is" in said
+    assert not out.exists()
+
+
+@pytest.mark.thorough
+def test_a_package_in_a_folder_of_the_repository_is_each_sides_own(repository: Path) -> None:
+    package = repository / "packages" / "core" / "src" / "slow_core"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("SLEEP = 0.002\n")
+    training = TRAIN.replace("import time\n", "import time\nfrom slow_core import SLEEP\n").format(
+        sleep="SLEEP"
+    )
+    (repository / "bench" / "train.py").write_text(training)
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "package")
+    (package / "__init__.py").write_text("SLEEP = 0.02\n")
+    out = repository.parent / "out"
+    code, out_text, said = compare(
+        repository,
+        *("bench/step.toml", "--base", "HEAD", "--new", ".", "--out", out, "--json"),
+        searched=[package.parent],
+    )
+    assert code == 0, out_text + said
+    (case,) = json.loads(out_text)["cases"]
+    assert case["ratio"]["value"] > 3
 
 
 @pytest.mark.thorough

@@ -10,6 +10,7 @@ import pytest
 
 from ddpbench.errors import RequestError
 from ddpbench.launch.interleave.own_files import check_own_files, with_overrides
+from ddpbench.launch.interleave.search import with_search
 from ddpbench.launch.interleave.sides import parse_side, place
 from ddpbench.shipped import shipped_experiments
 from tests.repositories import begin_repository, git
@@ -44,7 +45,8 @@ def check(
     out = experiment.parent / "out"
     try:
         sides = (place(one, experiment, out, other), place(other, experiment, out, one))
-        check_own_files([with_overrides(side, overrides) for side in sides])
+        first, second = (with_overrides(side, overrides) for side in sides)
+        check_own_files(with_search((first, second)))
     except RequestError as error:
         return str(error)
     return ""
@@ -143,14 +145,17 @@ def test_the_checkout_of_the_other_side_is_not_the_code_in_the_working_directory
 
 
 def test_a_module_is_imported_from_each_sides_code(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package outside the root and `src` would be the working tree's on both sides, as it is installed from there."""
     monkeypatch.setenv("PYTHONPATH", str(repository / "lib"))
     experiment = repository / "bench" / "step.toml"
     assert check(experiment, "base.workload=inner.train:Measured") == ""
-    file = repository / "lib" / "outer" / "train.py"
-    assert check(experiment, "base.workload=outer.train:Measured") == (
-        f"base (ref=main): its workload outer.train:Measured would be imported from {file}, which is outside its code: "
-        "give its file by the path from the repository's root, such as lib/outer/train.py"
+    assert check(experiment, "base.workload=outer.train:Measured") == ""
+    (repository / "lib" / "outer" / "later.py").write_text("class Measured: ...\n")
+    (repository / "lib" / "only").mkdir()
+    (repository / "lib" / "only" / "here.py").write_text("class Measured: ...\n")
+    file = repository / "lib" / "only" / "here.py"
+    assert check(experiment, "base.workload=only.here:Measured") == (
+        f"base (ref=main): its workload only.here:Measured would be imported from {file}, which is outside its code: "
+        "give its file by the path from the repository's root, such as lib/only/here.py"
     )
     assert check(experiment, "base.workload=lib/outer/train.py:Measured") == ""
     assert check(experiment, "base.strategy=nowhere.at_all:Own") == ""  # reported when the side starts

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ddpbench.errors import LaunchError, OutputError, RequestError, SideError
 from ddpbench.launch.interleave.own_files import check_own_files, with_overrides
+from ddpbench.launch.interleave.search import with_search
 from ddpbench.launch.interleave.sides import (
     COPIES,
     Placed,
@@ -174,6 +175,7 @@ def _placed(asked: ComparisonRequest, code: Path) -> tuple[Placed, Placed]:
         with_overrides(place(base, asked.experiment, code, new), overrides),
         with_overrides(place(new, asked.experiment, code, base), overrides),
     )
+    sides = with_search(sides)
     check_own_files(sides)
     return sides
 

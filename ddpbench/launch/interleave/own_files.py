@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ddpbench.errors import RequestError
+from ddpbench.launch.interleave.search import own_code, roots_of
 from ddpbench.launch.interleave.sides import Placed, top_of
 from ddpbench.launch.interleave.turns import side_environment
 from ddpbench.launch.own_workloads import OWN_SETTINGS, file_in, resolved, with_file
 from ddpbench.shipped import shipped_experiments
+from ddpbench.side_code import OUTSIDE, innermost, is_installed
 from ddpbench.spec import documents
 from ddpbench.spec import overrides as sets
 from ddpbench.text_safety import toml_text
@@ -105,11 +107,13 @@ def check_own_files(sides: Sequence[Placed]) -> None:
     """
     if all(side.folder is None for side in sides):
         return
-    codes = [side.folder if side.spec.path and side.folder else Path.cwd() for side in sides]
-    tops = [*dict.fromkeys(top_of(code) or code.resolve() for code in codes)]
+    tops, alike = roots_of(sides), len({side.python for side in sides}) == 1
     for side in sides:
         for named in _named(side.experiment, side.overrides):
-            _check(side, named, tops)
+            if is_import_path(named.name) and not file_in(named.name):
+                _check_module(side, named, tops, alike=alike)
+            else:
+                _check(side, named, tops)
 
 
 def _check(side: Placed, named: _Named, tops: Sequence[Path]) -> None:
@@ -118,15 +122,9 @@ def _check(side: Placed, named: _Named, tops: Sequence[Path]) -> None:
     Raises:
         RequestError: the file or module is outside the side's code.
     """
-    code = (side.folder or top_of(Path.cwd()) or Path.cwd()).resolve()
+    code = own_code(side)
     file = file_in(named.name)
     if not file:
-        found = _module(side, named.name) if is_import_path(named.name) and side.folder is not None else None
-        if found is not None and _within(found, tops) and not found.is_relative_to(code):
-            raise RequestError(
-                f"{side.spec.words}: its {named.kind} {named.name} would be imported from {found}, which is outside "
-                f"its code: give its file by the path from the repository's root, such as {_relative(found, tops)}"
-            )
         return
     places = [side.experiment.parent / file, (side.folder or Path.cwd()) / file]
     found = next((place.resolve() for place in places if place.is_file()), None)
@@ -141,6 +139,60 @@ def _check(side: Placed, named: _Named, tops: Sequence[Path]) -> None:
             side, named, found, "put it into the repository, and give its path from the repository's root"
         )
     _refuse(side, named, found, "put the experiment into the repository, next to the code that it measures")
+
+
+def _check_module(side: Placed, named: _Named, tops: Sequence[Path], *, alike: bool) -> None:
+    """Check a class named by its module, for one side.
+
+    A module outside of both sides' code is allowed if the sides have different interpreters, each with packages of its
+    own, or if it is an installed strategy or algorithm of which the repository has no source.
+
+    Raises:
+        RequestError: the module is outside the side's code.
+    """
+    found, code = _module(side, named.name), own_code(side)
+    if found is None or (
+        innermost(found, [code, *tops]) == code and not _is_in_environment(side, found, code)
+    ):
+        return
+    module = named.name.rpartition(":")[0]
+    parts = module.split(".")
+    sources = [one for end in (".py", "/__init__.py") for one in _holding(code, "/".join(parts) + end)]
+    words = f"{side.spec.words}: its {named.kind} {named.name} would be imported from {found}{OUTSIDE}"
+    root = innermost(found, tops)
+    if root is not None and not _is_in_environment(side, found, root):
+        where = _relative(found, tops)
+        raise RequestError(f"{words}give its file by the path from the repository's root, such as {where}")
+    if not alike or parts[0] == "ddpbench" or (named.kind != "workload" and not sources):
+        return
+    if sources:
+        folder = sources[0].parents[len(parts) - (sources[0].name != "__init__.py")]
+        raise RequestError(
+            f"{words}give its file by the path from the repository's root, {sources[0]}, or put {folder} into "
+            "PYTHONPATH, which is read as each side's own folder"
+        )
+    raise RequestError(
+        f"{words}give each side an environment of its own with python=, or name a class in the repository"
+    )
+
+
+def _is_in_environment(side: Placed, found: Path, root: Path) -> bool:
+    """Return whether a path below `root` belongs to the side's Python environment."""
+    return is_installed(found, root, [Path(side.python).absolute().parents[1].resolve()])
+
+
+def _holding(code: Path, ending: str) -> list[Path]:
+    """Return the files of a side's code whose paths have this ending, relative to the code, the shortest first."""
+    found = [
+        path.relative_to(code)
+        for path in code.rglob(ending.rpartition("/")[2])
+        if path.as_posix().endswith(f"/{ending}")
+        and not any(
+            part.startswith(".") or part in ("site-packages", "node_modules")
+            for part in path.relative_to(code).parts
+        )
+    ]
+    return sorted(found, key=lambda path: (len(path.parts), path))
 
 
 def _refuse(side: Placed, named: _Named, found: Path, advice: str) -> NoReturn:
@@ -237,7 +289,7 @@ def _module(side: Placed, name: str) -> Path | None:
     try:
         done = subprocess.run(
             [side.python, "-P", "-c", _FIND, first],
-            env=side_environment(side.folder),
+            env=side_environment(side),
             cwd=side.folder,
             capture_output=True,
             text=True,

@@ -24,6 +24,7 @@ from ddpbench.records import RunDir, write_atomically
 from ddpbench.records.outputs import without_own
 from ddpbench.records.rundir import explain_os_error
 from ddpbench.removal import remove_tree
+from ddpbench.side_code import SideCode
 from ddpbench.spec.overrides import contradiction, sure_keys
 from ddpbench.text_safety import command, given_twice, shortened, toml_text
 
@@ -221,6 +222,10 @@ class Placed:
     experiment: Path
     overrides: tuple[str, ...] = ()
     """All settings of the command line for this side, with paths that hold in its folder."""
+    first: tuple[Path, ...] = ()
+    """The folders that the side's processes search first for modules."""
+    code: SideCode | None = None
+    """A description of the side's code for its processes; None if both sides run the code in the working directory."""
 
     @property
     def notes(self) -> list[str]:

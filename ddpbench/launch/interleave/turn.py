@@ -32,6 +32,7 @@ from ddpbench.launch.watch import whole_because
 from ddpbench.records import LaunchOutcome
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.runtime.turnstile import IN_TURN, TURNSTILE, WHOLE, Turn, TurnstileGoneError, turn_from
+from ddpbench.side_code import OUTSIDE, shared_module
 from ddpbench.spec import PlannedCase
 
 _MESSAGES: list[TextIO] = []
@@ -78,6 +79,8 @@ class _Telling(Listener):
             error=outcome.error,
             samples_per_s=samples_per_s,
         )
+        if outcome.status != "ok" and OUTSIDE in outcome.error:
+            raise RequestError(outcome.error)
         asked = self._turn is not None and not self._turn.alone and not whole_because(entry.case)
         blocks = outcome.noise.in_turn or outcome.status != "ok" or outcome.purpose != "measure"
         if asked and not blocks and entry.case.case_id not in self._whole:
@@ -126,6 +129,8 @@ def main() -> None:
             experiment=arguments.experiment, out=arguments.out, overrides=arguments.overrides
         )
         prepared = prepare(request)
+        if said := shared_module():
+            raise RequestError(said)
         for note in prepared.notes:
             _tell("warning", text=note)
         own = [entry for entry in prepared.plan.cases if not entry.added_as_baseline]  # no speed-up is needed
@@ -141,7 +146,7 @@ def main() -> None:
         sweep.run()
         _tell("done")
     except (DdpbenchError, OSError) as error:
-        _tell("failed", error=str(error))
+        _tell("failed", error=shared_module() or str(error))
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

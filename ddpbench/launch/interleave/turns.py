@@ -29,6 +29,7 @@ from pydantic import BaseModel, Field
 from ddpbench.errors import LaunchError, OutputError, RequestError, SideError
 from ddpbench.guard import descendants, die_with_parent, kill_all
 from ddpbench.helper_process import CODE_FIRST, child_environment
+from ddpbench.launch.interleave.search import not_in_commit
 from ddpbench.launch.interleave.sides import Placed
 from ddpbench.machine.disturbance import NoiseWatch, own_cpu_s
 from ddpbench.records import SCHEMA_VERSION, write_atomically
@@ -36,6 +37,7 @@ from ddpbench.records.checked import read_checked
 from ddpbench.records.files import MOST_NOTES, damaged
 from ddpbench.records.rundir import explain_os_error
 from ddpbench.runtime.turnstile import IN_TURN, TURNSTILE, WHOLE, Turnstile
+from ddpbench.side_code import SIDE
 from ddpbench.text_safety import command
 from ddpbench.units import format_about, format_seconds
 
@@ -297,13 +299,13 @@ def why_whole(sides: Sequence[ReadySide]) -> tuple[str, bool]:
     return f"{of}{WHOLE}: {'; '.join(dict.fromkeys(whole.values()))}", of_all
 
 
-def side_environment(folder: Path | None) -> dict[str, str]:
-    """Return the environment of a side's processes, in which Python finds modules in the side's folder first."""
-    code = [folder, folder / "src"] if folder is not None else []
-    first = os.pathsep.join(str(one) for one in code if one.is_dir())
-    env = child_environment()
+def side_environment(side: Placed) -> dict[str, str]:
+    """Return the environment of a side's processes, in which Python finds modules in the side's own folders first."""
+    first = os.pathsep.join(map(str, side.first))
+    env = {name: value for name, value in child_environment().items() if name != SIDE}
     given = [part for part in (first, env["PYTHONPATH"]) if part]
-    return {**env, CODE_FIRST: first, "PYTHONPATH": os.pathsep.join(given)}
+    described = {} if side.code is None else {SIDE: side.code.to_json()}
+    return {**env, CODE_FIRST: first, "PYTHONPATH": os.pathsep.join(given), **described}
 
 
 class _Process:
@@ -328,7 +330,7 @@ class _Process:
         self.heard_at = time.monotonic()
         self.at_turnstile = False
         """True if the side asks the turnstile before it measures; False if it cannot, as in older versions."""
-        env = side_environment(placed.folder)
+        env = side_environment(placed)
         if turnstile is not None:
             env[TURNSTILE] = turnstile.address(self.name)
         parent = os.getpid()
@@ -447,7 +449,8 @@ class _Process:
         return message
 
     def _error(self, why: str, *, first: bool) -> SideError | LaunchError:
-        sentence = f"{self._placed.spec.words}: {why}"
+        missing = not_in_commit(self._placed, why)
+        sentence = f"{self._placed.spec.words}: {why}{missing and f' ({missing})'}"
         return SideError(self._placed.spec.name, sentence) if first else LaunchError(sentence)
 
     def _where(self) -> str:

@@ -30,6 +30,7 @@ from ddpbench.records import (
 )
 from ddpbench.records.heartbeat import Heartbeat
 from ddpbench.records.writer import leave_forked
+from ddpbench.side_code import shared_module
 from ddpbench.spec import OF_FRAMEWORKS, Case
 from ddpbench.spec.case import BASE
 from ddpbench.worker.device import device_of
@@ -52,6 +53,10 @@ EXIT_NO_RECORD = os.EX_IOERR
 
 _OF_FEATURES = loaded("rank")
 """Optional features that train after the measurement. They are imported here so that no launch waits for the import."""
+
+
+class SharedCodeError(Exception):
+    """A module was imported from outside the code of this side of a comparison; the message says which."""
 
 
 class Rank:
@@ -166,6 +171,8 @@ class Rank:
         writer.write(Met(start_ns=meeting_ns, end_ns=met_ns, backend=backend))
         with self._group_when_asked(control, device):
             self._train(writer, training, model, control, (started_ns, meeting_ns, met_ns))
+        if said := shared_module():
+            raise SharedCodeError(said)
         self.heartbeat.enter("finishing")
         leave(control, borrowed=self.case.launcher in OF_FRAMEWORKS)
 
@@ -239,6 +246,10 @@ class Rank:
 
     def _classify(self, problem: BaseException) -> tuple[Status, str]:
         """Return the status for a failure, and a sentence that says what failed and what to do."""
+        if (
+            said := shared_module()
+        ):  # first, because a mixture of two versions of the code can fail in any way
+            return "failed", said
         if isinstance(problem, DivergedError):
             return "diverged", str(problem)
         if isinstance(problem, CheckpointError):

@@ -24,6 +24,7 @@ from pydantic import BaseModel, ValidationError
 from ddpbench.causes import environments_part, exception_words, users_line
 from ddpbench.errors import nearest
 from ddpbench.naming import ranks_of
+from ddpbench.side_code import shared_module
 from ddpbench.spec import Case
 from ddpbench.strategies.own_step import each_part
 from ddpbench.strategies.traits import traits_of
@@ -71,10 +72,12 @@ def inspect_workload(case: Case, largest: Case | None = None) -> dict[str, Any]:
     """
     name = case.workload
     try:
-        return _inspect(case, largest)
+        found = _inspect(case, largest)
     except _UnfitError as problem:
         traceback.print_exc()
-        return {"problem": f"{name}: {problem}"}
+        found = {"problem": f"{name}: {problem}"}
+    shared = shared_module()  # first, because a mixture of two versions of the code can fail in any way
+    return {"problem": shared} if shared else found
 
 
 def _inspect(case: Case, largest: Case | None) -> dict[str, Any]:
