@@ -198,6 +198,27 @@ def listed(kind: str, shipped: Iterable[str]) -> dict[str, str]:
     return {name: _of_packages(paths) for name, paths in paths_by_name.items() if name not in taken}
 
 
+def hidden(kind: str, shipped: Iterable[str]) -> dict[str, str]:
+    """Map each name that packages have registered for a kind, and that `shipped` has too, to a sentence about it.
+
+    Such a name always means ddpbench's own, so that a package cannot change what an experiment measures.
+    """
+    taken, found = {*shipped}, dict[str, str]()
+    article = "an" if kind[0] in "aeiou" else "a"
+    for point in _registered(kind):
+        if point.name in taken:
+            advice = (
+                "give it another name in the package"
+                if kind == "command"
+                else f"name the package's class by its path, {point.value!r}"
+            )
+            found[point.name] = (
+                f"the package {package_of(point)} has {article} {kind} {point.name!r} too, but this name means "
+                f"ddpbench's own: {advice}"
+            )
+    return found
+
+
 def _of_packages(paths: Mapping[str, str]) -> str:
     """Return a phrase that names the packages in `paths`, which maps each import path of one name to its package."""
     if len(paths) == 1:

@@ -83,8 +83,8 @@ def shared_module() -> str:
         if top in side.copies:
             return (
                 f"it would import {name} from {path}{OUTSIDE}this is a copy of {side.copies[top]}. Put the folder "
-                f"that contains {top} into PYTHONPATH, or install it with pip install -e; or build each side in an "
-                "environment of its own, and give them with python="
+                f"that contains {top} into PYTHONPATH, or install it with pip install -e; or build each side in its "
+                "own environment, and give these with python="
             )
     return ""
 

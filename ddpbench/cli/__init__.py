@@ -99,12 +99,31 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
             )
         for add_parser in registered:
             add_parser(commands)
+            if words[0] in commands.choices:
+                _keep_function(commands.choices[words[0]])
     if not words or words[0] in _HELP:
         parser.epilog = f"{_installed_commands(commands.choices)}{_EPILOG}"
     return parser
 
 
 _HELP = ("-h", "--help")
+_FUNCTION = "_function"
+"""The attribute with the function of a package's command, so that the command may also have an argument `run`."""
+
+
+def _keep_function(parser: argparse.ArgumentParser) -> None:
+    """Move the default `run` of a package's parser, and of its subparsers, to `_FUNCTION`."""
+    function = parser._defaults.pop("run", None)
+    if function is not None:
+        parser.set_defaults(**{_FUNCTION: function})
+    for action in parser._actions:
+        if (
+            function is not None and action.default is function
+        ):  # argparse gives it to an argument of that name
+            action.default = None
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                _keep_function(each)
 
 
 def _installed_commands(known: Iterable[str]) -> str:
@@ -246,8 +265,9 @@ def _function(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], i
     Raises:
         RequestError: the command is from an installed package and sets no function.
     """
-    function: Callable[[argparse.Namespace], int] | None = getattr(arguments, "run", None)
-    if function is None:
+    function: Callable[[argparse.Namespace], int] | None = getattr(arguments, _FUNCTION, None)
+    function = function or getattr(arguments, "run", None)
+    if not callable(function):
         raise RequestError(
             f"{arguments.command!r} of {packages_with('command', arguments.command)} sets no function to run: "
             "in add_parser call parser.set_defaults(run=FUNCTION)"

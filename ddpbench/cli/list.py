@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
-from ddpbench.cli.lines import columns_here, show, wrapped
+from ddpbench.cli.lines import columns_here, say, show, wrapped
 from ddpbench.text_safety import MOST_TOML_BYTES, why_not_read
 
 if TYPE_CHECKING:
@@ -36,11 +37,13 @@ def add_parser(commands: Any) -> None:
         "list", help="list strategies, algorithms, schedules, workloads, launchers and experiments"
     )
     flags.as_json(parser)
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, commands=commands.choices)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     sections = _sections()
+    for sentence in _hidden(arguments.commands):
+        say(sentence, sys.stderr)
     if arguments.json:
         show(json.dumps(sections, indent=2))
         return 0
@@ -75,6 +78,14 @@ def _sections() -> dict[str, dict[str, str]]:
         "launchers": _LAUNCHERS,
         "experiments": _experiments(),
     }
+
+
+def _hidden(commands: Iterable[str]) -> list[str]:
+    """Return sentences about names of packages that ddpbench has itself; `commands` are ddpbench's commands."""
+    from ddpbench.installed import hidden
+    from ddpbench.launch.own_workloads import hidden_names
+
+    return [*hidden_names(), *hidden("command", commands).values()]
 
 
 def _summaries(table: Mapping[str, Entry]) -> dict[str, str]:

@@ -43,10 +43,10 @@ def exit_code(summary: RunSummary) -> int:
 
 
 def print_results(summary: RunSummary, *, quiet: bool = False) -> None:
-    """Print a run's table of cases and the sentences about it; if `quiet`, only its failed cases and its answer."""
+    """Print a run's table of cases and the sentences about it; if `quiet`, only failures, the answer, warnings."""
     if not quiet:
         show(*table(_marked(summary), summary.planned, columns_here()))
-    for sentence in answered(summary) if quiet else sentences(summary):
+    for sentence in [*answered(summary), *doubts(summary)] if quiet else sentences(summary):
         say(sentence)
 
 
@@ -122,8 +122,13 @@ def sentences(summary: RunSummary) -> list[str]:
         for finding in summary.conclusions.findings
         if finding not in summary.conclusions.answer
     ]
-    lines += summary.conclusions.left_out
-    return [*lines, *([summary.conclusions.checks.line] if summary.conclusions.checks.line else [])]
+    return [*lines, *doubts(summary)]
+
+
+def doubts(summary: RunSummary) -> list[str]:
+    """Return sentences about omitted records and failed checks, which put the answer into doubt."""
+    conclusions = summary.conclusions
+    return [*conclusions.left_out, *([conclusions.checks.line] if conclusions.checks.line else [])]
 
 
 def answered(summary: RunSummary) -> list[str]:

@@ -76,9 +76,13 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from ddpbench.launch.own_workloads import hidden_names
     from ddpbench.launch.verify import owned_overrides, registered_names, verification_cases, verify
     from ddpbench.strategies import TABLE
 
+    named = {kind: getattr(arguments, kind) or [] for kind in ("strategy", "workload", "algorithm")}
+    for sentence in hidden_names(named) if any(named.values()) else ():
+        say(sentence, sys.stderr)
     groups = _by_workload(arguments.strategy or list(TABLE), arguments.workload)
     strategies_asked = dict.fromkeys(name for names in groups.values() for name in names)
     overrides = owned_overrides(arguments.overrides, strategies_asked, groups)

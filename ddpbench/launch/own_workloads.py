@@ -9,7 +9,7 @@ from typing import Any
 
 from ddpbench.collectives import NAMES as ALGORITHMS
 from ddpbench.errors import RequestError, meant_path
-from ddpbench.installed import path_of
+from ddpbench.installed import hidden, path_of
 from ddpbench.launch.own_classes import missing, missing_module
 from ddpbench.planted import is_planted
 from ddpbench.records.rundir import is_run
@@ -43,6 +43,28 @@ def resolved(kind: str, name: str) -> str:
     if name in SHIPPED[kind] or name.partition(":")[0] in SHIPPED[kind] or is_own(name):
         return name
     return path_of(kind, name) or name
+
+
+def hidden_names(named: Mapping[str, Iterable[str]] | None = None) -> list[str]:
+    """Return sentences about strategies, workloads and algorithms of packages whose names ddpbench has itself.
+
+    With `named`, which maps kinds to names in an experiment, only these names are meant.
+    """
+    kinds = SHIPPED if named is None else named
+    return [
+        sentence
+        for kind in kinds
+        for name, sentence in hidden(kind, SHIPPED[kind]).items()
+        if named is None or name in {one.partition(":")[0] for one in named[kind]} | {*named[kind]}
+    ]
+
+
+def hidden_in(experiment: Experiment) -> list[str]:
+    """Return sentences about the names in an experiment that packages have registered and ddpbench has itself."""
+    axes, base = experiment.axes, experiment.base
+    return hidden_names(
+        {kind: [str(name) for name in axes.get(kind, [getattr(base, kind)])] for kind in OWN_SETTINGS}
+    )
 
 
 def located_among(kind: str, name: str, folders: Iterable[Path], advice: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ddpbench.analysis import summarize
 from ddpbench.cli import run
-from ddpbench.cli.results import answered
+from ddpbench.cli.results import answered, doubts, print_results
 from ddpbench.records import RunDir
 from tests.cli.test_dry_run import REPLAYS, finished_run
 from tests.failures.conftest import run_cli, workload
@@ -67,6 +68,21 @@ def test_quiet_prints_failed_cases_and_the_answer(
     assert all("ValueError: made up" in line for line in failed)
 
 
+def test_quiet_prints_failed_checks_and_left_out_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = write_run(tmp_path / "run", 6)
+    found = summarize(made)
+    first, *others = found.conclusions.checks.rules
+    checks = replace(found.conclusions.checks, rules=(replace(first, cases=6, broken=1), *others))
+    conclusions = replace(found.conclusions, checks=checks, left_out=["1 file left out"])
+    print_results(replace(found, conclusions=conclusions), quiet=True)
+    printed = capsys.readouterr().out.splitlines()
+    assert "1 file left out" in printed
+    assert checks.line
+    assert set(checks.line.splitlines()) <= set(printed)
+
+
 def test_a_quiet_sweep_prints_its_answer_and_its_page(finished: RunDir, tmp_path: Path) -> None:
     experiment = tmp_path / "tiny.toml"
     experiment.write_text(
@@ -80,7 +96,8 @@ def test_a_quiet_sweep_prints_its_answer_and_its_page(finished: RunDir, tmp_path
         assert not ended.stderr
         *answer, page = ended.stdout.splitlines()
         assert page.startswith("report: ")
-        assert answer == answered(summarize(RunDir(path)))
+        found = summarize(RunDir(path))
+        assert answer == [*answered(found), *doubts(found)]
 
 
 def test_a_dry_run_has_no_answer_to_print(capsys: pytest.CaptureFixture[str]) -> None:

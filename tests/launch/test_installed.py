@@ -19,7 +19,10 @@ from ddpbench.cli import run
 from ddpbench.errors import ExperimentError, RequestError
 from ddpbench.installed import GROUPS, listed, path_of
 from ddpbench.launch.catalog import TableCatalog
+from ddpbench.launch.doctor import Host, carry_out
+from ddpbench.launch.doctor.training import packages
 from ddpbench.launch.own_workloads import with_located
+from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.verify import verification_cases
 from ddpbench.report import write_report
 from ddpbench.spec import Case, Devices, PlannedCase, expand, parse_experiment
@@ -133,6 +136,36 @@ def test_shipped_names_stay_and_cost_no_look_at_packages(
     monkeypatch.setattr("ddpbench.installed._registered", looked)
     text = '[base]\nworld_size = 2\nworkload = "gpt:nano"\n[axes]\nstrategy = ["single", "ddp"]\nalgorithm = ["ring"]\n'
     assert {case.strategy for case in cases_of(text)} >= {"ddp"}
+
+
+def test_a_name_that_ddpbench_has_too_is_warned_of(
+    install: Install, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    install(
+        {
+            "ddpbench.strategies": {"ddp": "ddp_topk:TopK", "topk": "ddp_topk:TopK"},
+            "ddpbench.workloads": {"mlp": "ddp_topk:Mine"},
+            "ddpbench.algorithms": {"ring": "ddp_topk:ToEach"},
+            "ddpbench.commands": {"show": "ddp_topk:add_parser"},
+        }
+    )
+    own = "too, but this name means ddpbench's own: "
+    of_classes = [
+        f"the package ddp-topk has a workload 'mlp' {own}name the package's class by its path, 'ddp_topk:Mine'",
+        f"the package ddp-topk has a strategy 'ddp' {own}name the package's class by its path, 'ddp_topk:TopK'",
+        f"the package ddp-topk has an algorithm 'ring' {own}name the package's class by its path, 'ddp_topk:ToEach'",
+    ]
+    of_command = f"the package ddp-topk has a command 'show' {own}give it another name in the package"
+    assert run(["list", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err.splitlines() == [*of_classes, of_command]
+    json.loads(out)
+    found = carry_out(packages, Host(), "Training")
+    assert [f"{one.found}: {one.advice}" for one in found] == of_classes
+    experiment = tmp_path / "own.toml"
+    experiment.write_text('[base]\nworkload = "mlp:small"\nstrategy = "single"\n[axes]\nworld_size = [1]\n')
+    prepared = prepare(SweepRequest(experiment=experiment, out=tmp_path / "out"))
+    assert [note for note in prepared.notes if "package" in note] == of_classes[:1]
 
 
 @pytest.mark.parametrize(
@@ -290,6 +323,24 @@ def add_parser(commands):
     parser.set_defaults(run=lambda arguments: print("counted", arguments.folder) or 3)
 
 
+def with_run(commands):
+    parser = commands.add_parser("of-run")
+    parser.add_argument("run")
+    parser.set_defaults(run=lambda arguments: print("of", arguments.run) or 4)
+
+
+def with_flag(commands):
+    parser = commands.add_parser("flagged")
+    parser.set_defaults(run=lambda arguments: print("flag", arguments.run) or 5)
+    parser.add_argument("--run")
+
+
+def nested(commands):
+    below = commands.add_parser("nested").add_subparsers(required=True).add_parser("inner")
+    below.add_argument("run")
+    below.set_defaults(run=lambda arguments: print("inner", arguments.run) or 6)
+
+
 def broken(*given):
     raise KeyError("of mine")
 
@@ -352,6 +403,21 @@ def test_a_command_of_a_package_is_run_and_a_broken_one_stops_no_other(
     with pytest.raises(SystemExit):
         run(["sweep", "--help"])
     assert "installed packages" not in capsys.readouterr().out
+
+
+def test_a_command_of_a_package_may_have_an_argument_named_run(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = {"of-run": "with_run", "flagged": "with_flag", "nested": "nested"}
+    install({"ddpbench.commands": {name: f"ddp_topk:{function}" for name, function in names.items()}}, MORE)
+    for words, code, out in (
+        (["of-run", "reports/a"], 4, "of reports/a"),
+        (["flagged"], 5, "flag None"),
+        (["flagged", "--run", "b"], 5, "flag b"),
+        (["nested", "inner", "c"], 6, "inner c"),
+    ):
+        assert run(words) == code
+        assert capsys.readouterr().out == f"{out}\n"
 
 
 def test_sections_of_packages_stand_on_the_page_and_broken_ones_say_why(

@@ -69,8 +69,8 @@ def sides(
     one, other = parse_side("base", base), parse_side("new", new)
     experiment, out = repository / "bench" / "step.toml", repository.parent / "out"
     first, second = (
-        with_overrides(place(side, experiment, out, beside), overrides)
-        for side, beside in ((one, other), (other, one))
+        with_overrides(place(side, experiment, out, against), overrides)
+        for side, against in ((one, other), (other, one))
     )
     made = (_with(first, python), _with(second, python))
     return with_search(made)
@@ -166,7 +166,7 @@ def test_a_copy_of_a_package_is_refused_where_the_repository_has_its_source(
     (copy / "other.py").write_text("class Net: ...\n")
     assert said("base.strategy=other:Net") == ""
     assert said("base.workload=other:Net").endswith(
-        "give each side an environment of its own with python=, or name a class in the repository"
+        "give each side its own environment with python=, or name a class in the repository"
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([SOURCE, str(copy)]))
     assert said("base.workload=core.model:Net") == ""

@@ -31,7 +31,7 @@ CHECKS: dict[str, tuple[Check, ...]] = {
     "Software": (software.python, software.package, software.torch, software.cuda, training.features),
     "Training": (
         *(training.backends, training.devices),
-        *(training.strategies, training.workloads),
+        *(training.strategies, training.workloads, training.packages),
     ),
     "Cores": (cores.cores, cores.hyper_threads, cores.numa, cores.clocks, load.others, load.sweeps),
     "Memory": (memory.memory, memory.swap),

@@ -10,6 +10,7 @@ from ddpbench.launch.devices import within_gpus
 from ddpbench.launch.doctor.finding import CheckResult, note, ok, problem
 from ddpbench.launch.doctor.host import Host
 from ddpbench.launch.doctor.software import CHOOSE_A_BUILD
+from ddpbench.launch.own_workloads import hidden_names
 from ddpbench.spec import Catalog, Devices, expand, parse_experiment
 from ddpbench.strategies import TABLE, load_strategy
 from ddpbench.strategies.frameworks.installed import missing
@@ -162,6 +163,13 @@ def workloads(host: Host) -> Iterator[CheckResult]:
             for name in host.catalog.workload_names()
         }
         yield from _listed("workloads", way, reasons)
+
+
+def packages(_host: Host) -> Iterator[CheckResult]:
+    """Report classes of installed packages that cannot be reached by their names, because ddpbench has these names."""
+    for sentence in hidden_names():
+        found, _, advice = sentence.rpartition(": ")
+        yield note("packages", found, advice)
 
 
 def _listed(subject: str, way: Way, reasons: dict[str, str | None]) -> Iterator[CheckResult]:

@@ -172,7 +172,7 @@ def _check_module(side: Placed, named: _Named, tops: Sequence[Path], *, alike: b
             "PYTHONPATH, which is read as each side's own folder"
         )
     raise RequestError(
-        f"{words}give each side an environment of its own with python=, or name a class in the repository"
+        f"{words}give each side its own environment with python=, or name a class in the repository"
     )
 
 

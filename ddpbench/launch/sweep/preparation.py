@@ -24,7 +24,7 @@ from ddpbench.launch.fabrics import check_drawable
 from ddpbench.launch.memory import memory_limit, within_memory
 from ddpbench.launch.merge.merge import refuse_merged
 from ddpbench.launch.own_batches import batch_notes, own_names, stated_batches, stored_batches
-from ddpbench.launch.own_workloads import cast_notes, with_located
+from ddpbench.launch.own_workloads import cast_notes, hidden_in, with_located
 from ddpbench.launch.plan import Plan, make_plan, skip_reasons
 from ddpbench.machine.hardware import Hardware, read_hardware
 from ddpbench.records import RunDir
@@ -134,7 +134,7 @@ def prepare(request: SweepRequest) -> Prepared:
     ]
     if not resumes:
         cases = without_equal(cases, replayed_gradients)
-    notes += [*sentences(cases), *cast_notes(cases)]
+    notes += [*sentences(cases), *cast_notes(cases), *hidden_in(experiment)]
     if all(entry.skip_reason is not None for entry in cases):
         raise RequestError(f"{source}: no case of this experiment can run here\n{skip_reasons(cases)}")
     notes.append(unanswerable(experiment, cases, devices))
