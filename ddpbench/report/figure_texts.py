@@ -19,8 +19,8 @@ MOST_LINES = 2
 
 _PAGE = 0.9
 """Characters on a line of a caption on a page, over those in the picture's file, whose letters are narrower."""
-_NUMBER = "Figure 10."
-"""Start of a caption on a page."""
+_AROUND = "Figure 10. Open SVG"
+"""What stands before and after a caption on a page."""
 
 
 def words_in(title: str) -> int:
@@ -70,7 +70,7 @@ def beneath(caption: str, width_in: float) -> tuple[str, str]:
     width = int(_PAGE * note_characters(width_in))
     sentences = sentences_of(caption)
     shown: list[str] = []
-    while sentences and len(wrapped(" ".join([_NUMBER, *shown, sentences[0]]), width)) <= MOST_LINES:
+    while sentences and len(wrapped(" ".join([_AROUND, *shown, sentences[0]]), width)) <= MOST_LINES:
         shown.append(sentences.pop(0))
     return " ".join(shown), " ".join(sentences)
 

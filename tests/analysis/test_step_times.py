@@ -185,6 +185,23 @@ def test_of_many_ranks_some_stand_for_all_and_the_others_are_counted(tmp_path: P
     assert re.fullmatch(r"Rank 0 of DDP at 64 ranks waits [\d.]+ ms a step for other ranks", picture.heading)
 
 
+def test_ranks_that_wait_alike_wait_for_each_other(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", planned(case_of("ddp", 2)), rounds=2, blocks=2, steps=10)
+    (row,) = rows_of(summarize(run))
+    first, second = summarize(run).steps.by_rank
+
+    def title(waits: Sequence[float]) -> str:
+        times = [
+            dataclasses.replace(one, exposed_wait_s=wait)
+            for one, wait in zip((first, second), waits, strict=True)
+        ]
+        return step_times.section(times, [row]).pictures[0].heading
+
+    assert title([0.004, 0.003]) == "Ranks of DDP at 2 ranks wait for each other, up to 4.0 ms a step"
+    assert title([0.004, 0.001]) == "Rank 0 of DDP at 2 ranks waits 4.0 ms a step for rank 1"
+    assert title([0.0001, 0.0]).startswith("Steps of DDP at 2 ranks vary by "), "too little to speak of"
+
+
 def test_one_process_of_many_replicas_has_one_strip(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", planned(case_of("data_parallel", 4, bucket_cap_mb=None)), rounds=2)
     (one,) = summarize(run).steps.by_rank

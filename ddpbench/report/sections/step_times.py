@@ -31,6 +31,8 @@ _PITCH_IN, _GAP_IN, _HEAD_IN = 0.21, 0.1, 0.22
 _ABOVE_IN, _AXIS_IN = 0.08, 0.52
 _STRIP = 0.36
 """Half the height of a strip, in strips."""
+_MUTUAL = 0.5
+"""Ranks wait for each other if the least waiting is above this share of the most."""
 _FAR = 1.6
 """The axis ends before steps that are longer than this many times the longest 95th percentile."""
 
@@ -191,6 +193,12 @@ def _title(cases: Sequence[Strips]) -> str:
     share, case, waiting = max(waits, key=lambda found: found[0], default=(0.0, fair[0], fair[0].ranks[0]))
     if share >= MARGIN:
         size = milliseconds(waiting.exposed_wait_s or 0.0)
+        if min(each.exposed_wait_s or 0.0 for each in case.ranks) > _MUTUAL * (waiting.exposed_wait_s or 0.0):
+            each_other = f"wait for each other, up to {size} ms"
+            who = f"Ranks of {_called(case, cases)}"
+            return first_short(
+                f"{who} {each_other} a step", f"{who} {each_other}", f"Ranks {each_other} a step"
+            )
         whom = "other ranks"
         if waiting.ranks == 2:
             whom = next((f"rank {one.rank}" for one in case.ranks if one is not waiting), whom)
