@@ -374,6 +374,16 @@ def copy_file(source: Path, target: Path, most: int) -> None:
             raise
 
 
+def first_line(path: Path, most: int) -> tuple[bytes, int]:
+    """Return the first line of a file, without its end and at most `MIB` of it, and the file's size in bytes.
+
+    Raises the same errors as `open_file`.
+    """
+    with os.fdopen(open_file(path, most), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        return file.readline(MIB).removesuffix(b"\n"), size
+
+
 def most_of(name: str) -> int:
     """Return the largest size (bytes) that a file of this name may have in a launch's folder."""
     return {".jsonl": MOST_RECORDS, ".log": MOST_LOG}.get(Path(name).suffix, MOST_OUTCOME)

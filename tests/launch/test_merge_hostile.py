@@ -202,6 +202,34 @@ def test_a_run_of_more_than_the_limit_is_not_merged(
     assert not list(tmp_path.glob(".*"))
 
 
+def test_files_that_are_left_out_count_before_they_are_read_whole(
+    runs: tuple[RunDir, RunDir], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records of a different run are left out, but each would be copied and read first."""
+    paths = [run.path for run in runs]
+    most = max(_records_of(run) for run in runs) * 3 // 2
+    monkeypatch.setattr("ddpbench.records.archive.MOST_BYTES", most)
+    (file, *_) = sorted(runs[1].cases.glob("*/*/rank-00000*.jsonl"))
+    start = json.loads(file.read_text(encoding="utf-8").partition("\n")[0]) | {"run_id": "f" * 12}
+    copied: list[str] = []
+
+    def copy(source: Path, *_: object) -> None:
+        copied.append(source.name)
+
+    for attempt in (1, 2, 3):
+        stray = file.with_name(f"rank-00000.attempt-{attempt}.jsonl")
+        with stray.open("w", encoding="utf-8") as sparse:
+            sparse.write(json.dumps(start | {"attempt": attempt}) + "\n")
+            sparse.truncate(most // 2)
+    with pytest.raises(RequestError, match="has more records and logs than a merge copies of one run"):
+        merge(paths, tmp_path / "out")
+    monkeypatch.setattr("ddpbench.records.archive.MOST_BYTES", 4 * most)
+    monkeypatch.setattr("ddpbench.launch.merge.launches._readdress", lambda *_: None)
+    monkeypatch.setattr("ddpbench.launch.merge.launches.copy_file", copy)
+    merge(paths, tmp_path / "out")
+    assert not [name for name in copied if ".attempt-" in name and ".attempt-0" not in name]
+
+
 def test_sizes_of_a_submission_that_are_not_merged_are_reported_one_by_one(
     runs: tuple[RunDir, RunDir],
     tmp_path: Path,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from ddpbench.records.files import (
     MOST_OUTCOME,
     copy_file,
     field_lines,
+    first_line,
     most_of,
     parse_json,
     read_bytes,
@@ -85,11 +86,18 @@ def _is_crowded(own: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
 
 
 def copy_case(
-    source: Source, case_id: str, entry: Mapping[str, Any], offset: int, merged: Merged
+    source: Source,
+    case_id: str,
+    entry: Mapping[str, Any],
+    offset: int,
+    merged: Merged,
+    *,
+    order: Set[tuple[int, str]],
 ) -> list[int]:
     """Copy a case's finished launches from a source into the merged run, with `offset` added to their round numbers.
 
-    Returns the launches' round numbers in the source.
+    `order` has the rounds and case ids of the launches in the source's plan. Returns the launches' round numbers in the
+    source.
 
     Raises:
         TooLargeError: the source's launches exceed the limits of an archive.
@@ -98,7 +106,6 @@ def copy_case(
     if own is None:
         return []
     case = Case.from_json(dict(own))
-    order = frozenset(source.stored.order)
     found = [
         _found(source, launch, Address(case, case_id, "measure", launch.number or 0, source.stored.run_id))
         for launch in source.run.launches(case_id)
@@ -174,23 +181,27 @@ def _copy_launch(found: _Found, number: int, merged: Merged, sessions: Sessions 
         if path.name.startswith("rank-") and stray_rank(path, outcome):
             merged.left_out.append(f"{path}: its launch has no such rank")
             continue
+        copy = target.path / path.name
         try:
-            copy_file(path, target.path / path.name, most_of(path.name))
+            first, size = first_line(path, most_of(path.name))
+            # Before anything is written, and also for files that are left out, because they too take time.
+            if space.too_large_with(copy.relative_to(merged.run.path).as_posix(), size):
+                raise TooLargeError(
+                    f"{found.source.path} has more records and logs than a merge copies of one run "
+                    f"({space.limits}): leave it out"
+                )
+            start = _start_in(first) if path.suffix == ".jsonl" else None
+            if start is not None and (why := found.address.misfit_rank(start, path, outcome)):
+                merged.left_out.append(f"{path}: {why}")
+                continue
+            copy_file(path, copy, most_of(path.name))
         except FileNotFoundError:
             continue
         except UnreadableError as error:
             merged.left_out.append(str(error))
             continue
-        copy = target.path / path.name
-        if path.suffix == ".jsonl" and (why := _readdress(copy, found, number, merged.run_id)):
-            merged.left_out.append(f"{path}: {why}")
-            copy.unlink()
-            continue
-        if space.too_large_with(copy.relative_to(merged.run.path).as_posix(), copy.stat().st_size):
-            raise TooLargeError(
-                f"{found.source.path} has more records and logs than a merge copies of one run ({space.limits}): "
-                "leave it out"
-            )
+        if start is not None:
+            _readdress(copy, start, found, number, merged.run_id)
     changes: dict[str, Any] = {"round": number, "run_id": merged.run_id}
     _change(target.request, changes)
     if outcome is not None:
@@ -203,20 +214,21 @@ def _change(path: Path, changes: Mapping[str, Any]) -> None:
         write_json(path, {**parse_json(read_bytes(path, MOST_OUTCOME)), **changes})
 
 
-def _readdress(path: Path, found: _Found, number: int, run_id: str) -> str:
-    """Change the first record in a rank's file so that it names the new round and run.
+def _start_in(line: bytes) -> RankStart | None:
+    """Return the record of a rank's start in a line; None if it is another record, or damaged.
 
-    If the record belongs to a different launch, it is not changed and the reason is returned; otherwise an empty text.
+    A damaged record is reported when the merged run is read.
     """
-    first, newline, rest = path.read_bytes().partition(b"\n")
     try:
-        start = record_from_json(first)
+        start = record_from_json(line)
     except ValueError:
-        return ""  # a damaged record is reported when the merged run is read
-    if not isinstance(start, RankStart):
-        return ""
-    if why := found.address.misfit_rank(start, path, found.outcome):
-        return why
+        return None
+    return start if isinstance(start, RankStart) else None
+
+
+def _readdress(path: Path, start: RankStart, found: _Found, number: int, run_id: str) -> None:
+    """Change the first record in a rank's file, which is `start`, so that it names the new round and run."""
+    _, newline, rest = path.read_bytes().partition(b"\n")
     outcome = found.outcome
     now = replace(
         start,
@@ -227,7 +239,6 @@ def _readdress(path: Path, found: _Found, number: int, run_id: str) -> str:
     )
     line = json.dumps(as_json(now), separators=(",", ":")).encode()
     write_anew(path, line + newline + rest)
-    return ""
 
 
 def copy_proofs(sources: Sequence[Source], cases: Mapping[str, Any], merged: Merged) -> None:

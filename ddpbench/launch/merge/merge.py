@@ -114,10 +114,11 @@ def _write(sources: Sequence[Source], run: RunDir, out: Path) -> Merged:
     joined: list[MergedRun] = []
     offset = 0
     for source in sources:
+        planned = frozenset(source.stored.order)
         rounds = [
             number
             for case_id in cases
-            for number in copy_case(source, case_id, cases[case_id], offset, merged)
+            for number in copy_case(source, case_id, cases[case_id], offset, merged, order=planned)
         ]
         count = max(rounds, default=-1) + 1
         for launch in source.plan["launches"]:
