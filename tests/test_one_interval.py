@@ -94,6 +94,6 @@ def test_no_pair_of_a_page_has_two_intervals(name: str) -> None:
 def test_a_page_names_the_interval_of_a_speed_up_that_a_claim_is_about() -> None:
     summary = summarize(RunDir(REPORTS / "claim_model_parallel"))
     words = "A speed-up that a claim names has the claims' interval: simultaneous over"
-    assert words in summary_table(summary, rows_of(summary)).caption
+    assert words in summary_table(summary, rows_of(summary)).reading
     other = summarize(RunDir(REPORTS / "claim_one_node_or_many"))
-    assert words not in summary_table(other, rows_of(other)).caption
+    assert words not in summary_table(other, rows_of(other)).reading

@@ -180,7 +180,7 @@ def titles() -> set[str]:
     return {
         *found,
         *([BY_CAP] if "title=BY_CAP" in "".join(texts) else []),
-        *re.findall(r'heading\("[^"]+", "([^"]+)"\)', (report / "page.html").read_text("utf-8")),
+        *re.findall(r'heading\("[^"]+", "([^"]+)"', (report / "page.html").read_text("utf-8")),
     }
 
 

@@ -38,6 +38,7 @@ class Embedded:
     table: NumberedTable
     shared: Collection[str]
     """Words that the page states once for all cases, and that heading and caption leave out."""
+    folded: bool = False
 
     @property
     def heading(self) -> str:

@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 from ddpbench.analysis.finding import Finding, each_tag_once
 from ddpbench.analysis.findings.wording import LATE
 from ddpbench.analysis.sentences import but, headline
-from ddpbench.analysis.summary import RunSummary
+from ddpbench.analysis.summary import Conclusions, RunSummary
 from ddpbench.analysis.table.columns import meanings
 from ddpbench.analysis.table.frame import csv_of
 from ddpbench.installed import with_features
@@ -35,6 +35,7 @@ from ddpbench.report.embedded import (
     with_pictures,
     with_terms,
 )
+from ddpbench.report.folds import MOST_LIMITS, folded, open_findings, without_repeats
 from ddpbench.report.of_packages import OfPackage, Taken, ids_of, ids_of_page, sections_of_packages
 from ddpbench.report.outside import dressed
 from ddpbench.report.parts import Picture, Section
@@ -67,7 +68,7 @@ from ddpbench.report.tables.failures import failures_table
 from ddpbench.report.tables.proofs import proofs_line, proofs_table
 from ddpbench.report.tables.provenance import fabrics_table, machine_table
 from ddpbench.report.templates import environment, page_style
-from ddpbench.report.words import moment, percent
+from ddpbench.report.words import moment, percent, series_of
 from ddpbench.spec import Case
 from ddpbench.spec.documents import parse
 from ddpbench.strategies.traits import traits_of
@@ -87,8 +88,8 @@ FIGURES: Mapping[str, Callable[[RunSummary, Sequence[Row]], Section | None]] = {
     "time_to_loss": lambda run, rows: time_to_loss.section(run.training, rows),
     "precision": lambda run, rows: precision.section(run.steps, rows),
     "breakdown": lambda run, rows: breakdown.section(run.steps.breakdown, run.conclusions.checks, rows),
-    "waterfall": lambda run, rows: waterfall.section(run.steps.waterfall, rows),
-    "step_times": lambda run, rows: step_times.section(run.steps.by_rank, rows),
+    "waterfall": lambda run, rows: waterfall.section(run.steps.waterfall, rows, first=_answered(run)),
+    "step_times": lambda run, rows: step_times.section(run.steps.by_rank, rows, first=_answered(run)),
     "one_step": lambda run, rows: one_step.section(run.steps, rows),
     "inputs": lambda run, rows: inputs.section(run.inputs, rows),
     "buckets": lambda run, rows: buckets.section(run.steps, rows),
@@ -108,8 +109,8 @@ class Page:
     figures: Mapping[str, bytes]
 
 
-_Placed = list[tuple[Section, list[Embedded], list[NumberedTable]]]
-"""Sections, each with its numbered figures and its other tables."""
+_Placed = list[tuple[Section, list[Embedded], list[NumberedTable], bool]]
+"""Sections, each with its numbered figures and its other tables, and whether all of these are folded."""
 
 
 def build(summary: RunSummary, painter: Painter | None = None, wanted: PictureFormats = ONLY_PNG) -> Page:
@@ -132,22 +133,15 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: PictureFo
     made = [section for section in found if section.shows]
     without_figure = [section for section in found if not section.shows]
     every_case = numbers.sure(all_cases)
-    sections = _placed(made, numbers, shared)
+    sections = _placed(made, numbers, shared, summary.conclusions.answer)
     proved = all(one.passed for one in summary.training.proofs)
-    said = summary.conclusions
     html = (
         _environment(shared)
         .get_template("page.html")
         .render(
             summary=summary,
             title=f"{summary.about.name} \N{MIDDLE DOT} ddpbench report",
-            **_answer(said.answer, found, shared),
-            findings=_anchored(
-                [one for one in said.findings if one not in said.answer],
-                found,
-                {*shared, *_qualified_once(said.answer)},
-            ),
-            banners=[*filter(None, [said.checks.banner]), *said.warnings],
+            **_conclusions(summary.conclusions, found, shared),
             shared=list(shared),
             left_out=emulation_words(rows, identity.get("cores")),
             virtual=any(row.emulated for row in rows),
@@ -178,6 +172,11 @@ def sections_of(summary: RunSummary, rows: Sequence[Row]) -> list[Section]:
     """Return the sections that ddpbench itself makes for this run, in the page's order."""
     made = (make(summary, rows) for make in with_features("section", FIGURES).values())
     return [section for section in made if section is not None]
+
+
+def _answered(summary: RunSummary) -> list[str]:
+    """Return the ids of the answer's cases, the most important first."""
+    return [case for one in summary.conclusions.answer for case in one.cases]
 
 
 def _of_packages(
@@ -212,36 +211,71 @@ def _downloads(summary: RunSummary) -> Mapping[str, str]:
     }
 
 
-def _placed(made: Sequence[Section], numbers: TableCounter, shared: Collection[str]) -> _Placed:
+def _placed(
+    made: Sequence[Section], numbers: TableCounter, shared: Collection[str], answer: Sequence[Finding]
+) -> _Placed:
     """Return the sections with placeholders for figures; figures and tables are numbered in the order of the page."""
     count = itertools.count(1)
     sections: _Placed = []
     for section in made:
         embedded = [
-            Embedded(picture=picture, number=next(count), table=numbers.sure(picture.table), shared=shared)
-            for picture in section.pictures
+            Embedded(
+                picture=picture,
+                number=next(count),
+                table=numbers.sure(picture.table),
+                shared=shared,
+                folded=in_fold,
+            )
+            for picture, in_fold in zip(section.pictures, folded(section, answer), strict=True)
         ]
-        sections.append((section, embedded, [numbers.sure(table) for table in section.tables]))
+        beneath = [numbers.sure(table) for table in section.tables]
+        shut = all(one.folded for one in embedded) and all(table.fold for table in section.tables)
+        sections.append((section, embedded, beneath, shut))
     return sections
 
 
 def _missing_from(sections: _Placed) -> Mapping[str, Sequence[int]]:
     """Return, by case id, the numbers of the figures from which a case is missing."""
     affected: dict[str, list[int]] = {}
-    for _, embedded, _ in sections:
+    for _, embedded, *_ in sections:
         for one in embedded:
             for case_id in one.picture.missing:
                 affected.setdefault(case_id, []).append(one.number)
     return affected
 
 
-def _answer(
-    answer: Iterable[Finding], sections: Sequence[Section], shared: Collection[str]
-) -> Mapping[str, Sequence[object]]:
-    """Return the answer's findings with their anchors, and the qualifications that are not shown beneath them."""
-    anchored = _anchored(each_tag_once(answer), sections, shared)
-    further = [tag for finding, _ in anchored for tag in finding.further]
-    return {"answer": anchored, "further": list(dict.fromkeys(further))}
+def _conclusions(
+    said: Conclusions, sections: Sequence[Section], shared: Collection[str]
+) -> Mapping[str, object]:
+    """Return, by template variable, the banners, the answer, the findings, and the limits of the numbers."""
+    answer = _anchored(each_tag_once(said.answer), sections, shared)
+    further = list(dict.fromkeys(tag for finding, _ in answer for tag in finding.further))
+    limits = [*said.validity, *([f"The answer: {'; '.join(further)}."] if further else [])]
+    findings = without_repeats(said.findings, said.answer)
+    stated = {*shared, *_qualified_once(said.answer)}
+    common = {
+        tag: numbers for tag, numbers in _holders(findings).items() if len(numbers) > 1 and tag not in stated
+    }
+    anchored = _anchored(findings, sections, {*stated, *common})
+    shown = open_findings(findings)
+    return {
+        "banners": [*filter(None, [said.checks.banner]), *said.warnings],
+        "answer": answer,
+        "findings": anchored[:shown],
+        "more_findings": anchored[shown:],
+        "common_tags": [(f"Findings {series_of(numbers)}", tag) for tag, numbers in common.items()],
+        "limits": limits[:MOST_LIMITS],
+        "more_limits": limits[MOST_LIMITS:],
+    }
+
+
+def _holders(findings: Iterable[Finding]) -> Mapping[str, list[str]]:
+    """Return, by tag, the numbers of the findings that have it."""
+    holders: dict[str, list[str]] = {}
+    for number, finding in enumerate(findings, start=1):
+        for tag in finding.tags:
+            holders.setdefault(tag, []).append(f"{number}")
+    return holders
 
 
 def _anchored(

@@ -105,6 +105,8 @@ class Table:
     """True if one column holds different quantities, which are rounded separately."""
     fold: str = ""
     """The text that a closed table shows until a reader opens it; empty for a table that is always open."""
+    reading: str = ""
+    """Further sentences on the table, for which the caption has no room. The page folds them beneath the table."""
 
     def evenly_rounded(self) -> Table:
         """Return the table with all measured values of a column rounded to the same number of decimals."""

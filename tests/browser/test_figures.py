@@ -16,7 +16,7 @@ pytestmark = pytest.mark.browser
 Open = Callable[..., Any]
 
 SCRIPT = Path(__file__).parents[2] / "ddpbench/report/page.js"
-FIGURE = "#figure-1 ~ figure"
+FIGURE = ".titled:has(#figure-1) ~ figure"
 MARK = f"{FIGURE} svg [role=img][aria-label*=': ']:visible"
 LABEL = f"{FIGURE} svg [data-s]:visible:has(text)"
 OPACITIES = (

@@ -48,6 +48,7 @@ def faults(texts: list[list[Any]]) -> list[str]:
 @pytest.mark.parametrize("font", FONTS)
 def test_texts_fit_in_any_font(opened: Open, whole: str, font: str, width: int) -> None:
     page = opened(width, url=whole)
+    page.evaluate("document.querySelectorAll('details').forEach(details => (details.open = true))")
     figures = page.evaluate(LAID, font)
     assert len(figures) > 12
     assert sum(map(len, figures)) > 400

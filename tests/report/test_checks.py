@@ -59,7 +59,7 @@ def test_what_is_impossible_stands_at_the_top(tmp_path: Path) -> None:
         "In ddp · 4 ranks <b> (round 3) what node 0 sent is 1.6 Gbit/s; allowed is at most 800 Mbit/s."
         in bullet
     )
-    assert "Checked: 2 invariants over 7 cases; 1 does not hold." in document.one("p", class_="checks").text
+    assert "Checked: 2 invariants over 7 cases; 1 does not hold." in document.one("details", id="checks").text
     items = [element.text for element in document.all("li")]
     assert "No node is faster than its link: does not hold in 1 of 3 cases." in items
     assert "Parts add up: holds in 7 cases." in items

@@ -18,9 +18,10 @@ from tests.report.reading import read
 
 
 def scope_text(summary: RunSummary, folder: Path) -> str:
+    """Return what a page says on its choice of cases, after what it says on the cores and GPUs that it used."""
     document = read(write_report(summary, RunDir(folder)).read_text(encoding="utf-8"))
-    (found,) = (one.text for one in document.all("p") if one.text.startswith("All statements hold"))
-    return found
+    used = [one.text for one in document.all("dd") if one.text.startswith("At most")]
+    return " ".join([*used, document.one("p", class_="scope").text])
 
 
 def test_a_page_repeats_what_the_experiment_says(tmp_path: Path) -> None:

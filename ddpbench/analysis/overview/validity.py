@@ -77,7 +77,10 @@ def validity_sentences(
     stop_reason: str,
     path: str,
 ) -> Iterable[str]:
-    """Yield sentences that say what limits the numbers of a run's cases."""
+    """Yield sentences that say what limits the numbers of a run's cases.
+
+    Sentences that hold for almost every run come last, because a page shows only the first few at once.
+    """
     cases = [one.run for one in results]
     measured = [case for case in cases if case.timings]
     if not measured:
@@ -85,8 +88,6 @@ def validity_sentences(
         yield from _damage(cases, Names(cases))
         return
     names = Names(measured)
-    yield from _correlated(measured)
-    yield from _rarely_slow(measured)
     if stop_reason == "interrupted":
         if holder := held_elsewhere(RunDir(Path(path))):
             yield f"The run is being measured by {holder}: the numbers are those of the rounds so far."
@@ -101,7 +102,6 @@ def validity_sentences(
     yield from _disturbances(measured)
     yield from fault_sentences(measured, names)
     yield from staleness_sentences(measured, names)
-    yield from _wide(results, names, stop_reason)
     yield from _unequal_parameters(measured, names)
     yield from _shared_cores(measured, names)
     yield from _several_hosts(measured, names)
@@ -113,6 +113,9 @@ def validity_sentences(
     yield from _notes_of_proofs(measured, names)
     yield from _own_steps(measured, names)
     yield from _changes(measured, names)
+    yield from _rarely_slow(measured)
+    yield from _correlated(measured)
+    yield from _wide(results, names, stop_reason)
 
 
 def _crowded(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:

@@ -158,8 +158,8 @@ def _choose(bars: Sequence[Bar], of: int) -> tuple[list[Bar], list[str]]:
     notes = []
     if len(chosen) < of:
         notes.append(
-            f"{len(chosen)} of {of} instrumented cases are drawn, of the setting with most of them and with the "
-            "most ranks first; the others are in the data to download (report.json, breakdown)."
+            f"{len(chosen)} of {of} instrumented cases are drawn; the data to download have all (report.json, "
+            "breakdown)."
         )
     return sorted(chosen, key=lambda bar: bar.step.step_time_s), notes
 

@@ -80,7 +80,7 @@ def section(rows: Sequence[Row]) -> Section | None:
         anchor="memory",
         title="Memory per rank",
         question="What does a rank hold of the model's state, and what does sharding it spare?",
-        tables=(Table(caption="Memory per rank", columns=columns, rows=lines),),
+        tables=(Table(caption="Memory per rank", columns=columns, rows=lines, fold="Memory per rank"),),
         notes=(note,),
     )
 

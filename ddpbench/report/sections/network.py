@@ -351,6 +351,7 @@ def _traffic(rows: Sequence[Row]) -> Table | None:
         ),
         columns=columns,
         rows=tuple(lines),
+        fold="Bytes a step over the links",
     )
 
 

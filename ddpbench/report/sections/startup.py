@@ -44,6 +44,7 @@ def section(rows: Sequence[Row]) -> Section | None:
             Column("Server's share, s", number=True),
         ),
         rows=tuple(_cells(names.spoken(row.case), row, start) for row, start in starts),
+        fold="Start-up times",
     )
     return Section(
         anchor="start-up",

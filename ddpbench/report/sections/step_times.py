@@ -303,6 +303,7 @@ def _parts_table(cases: Sequence[Strips]) -> Table:
         caption="What fills each rank's instrumented step: means over steps and launches, which add up to the step",
         columns=columns,
         rows=rows,
+        fold="What fills each rank's step",
     )
 
 

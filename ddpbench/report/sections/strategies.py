@@ -89,6 +89,7 @@ def _ratios(findings: Sequence[Finding], rows: Sequence[Row]) -> tuple[Table, ..
                 )
                 for a, b, ratio, verdict in ratios
             ),
+            fold="Ratios of step times",
         ),
     )
 

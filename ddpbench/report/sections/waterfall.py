@@ -165,9 +165,15 @@ class Fall:
         ]
 
 
-def section(losses: Sequence[EfficiencyLoss], rows: Sequence[Row]) -> Section:
-    """Return the section on lost efficiency, with figures for the first cases and a note that names the others."""
-    falls = _falls(losses, rows)
+def section(losses: Sequence[EfficiencyLoss], rows: Sequence[Row], first: Sequence[str] = ()) -> Section:
+    """Return the section on lost efficiency, with figures for the first cases and a note that names the others.
+
+    `first` holds the ids of the answer's cases, the most important first. Their figures come before all others.
+    """
+    falls = sorted(
+        _falls(losses, rows),
+        key=lambda fall: first.index(fall.row.case_id) if fall.row.case_id in first else len(first),
+    )
     absent = ""
     if not falls:
         absent = (

@@ -46,6 +46,7 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
     """Return the table of all cases, including failed and skipped ones, with a column for each setting that varies.
 
     The caption states the bucket cap and the number of launches if all cases have the same, to leave room for notes.
+    Explanations of columns are in the table's `reading`.
     """
     settings = _settings(rows)
     best = {
@@ -54,9 +55,8 @@ def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
     variants = variant_words(rows)
     ties = _ties(summary, {row.case_id for row in rows if row.oversubscribed})
     return Table(
-        caption=" ".join(
-            [_caption(settings, bold=bool(best)), *claimed_speedups(summary.conclusions.claims, rows)]
-        ),
+        caption=_caption(settings),
+        reading=" ".join([_reading(bold=bool(best)), *claimed_speedups(summary.conclusions.claims, rows)]),
         columns=_columns(settings),
         rows=tuple(
             (
@@ -113,7 +113,7 @@ def _notes(row: Row, tie: str, shared: Collection[str]) -> str:
     return "; ".join(word for word in (tie, *row.flaw_words) if word and word not in shared)
 
 
-def _caption(settings: _Settings, *, bold: bool) -> str:
+def _caption(settings: _Settings) -> str:
     caps, launches, shared, links = settings.caps, settings.launches, settings.shared, settings.links
     parts = [
         f"All cases{f', each with {series_of(shared)}' if shared else ''}",
@@ -122,15 +122,19 @@ def _caption(settings: _Settings, *, bold: bool) -> str:
         f"samples/s and step: {MEDIAN}{f', {max(launches)} each' if len(launches) == 1 else ''}",
         "in brackets 95 % intervals",
     ]
+    flaws = f" All: {series_of(settings.flaws)}." if settings.flaws else ""
+    return f"{'; '.join(filter(None, parts))}.{flaws}"
+
+
+def _reading(*, bold: bool) -> str:
     best = (
         "Bold: best at its number of ranks among cases that exchange gradients, "
         "where every other is shown to be slower. "
     )
     return (
-        f"{'; '.join(filter(None, parts))}. {best if bold else ''}"
+        f"{best if bold else ''}"
         f"Speed-up: {WITHIN_ROUNDS}, so not quite the quotient of two cells. "
         "Exposed: from instrumented steps, not a part of the timed step next to it."
-        f"{f' All: {series_of(settings.flaws)}.' if settings.flaws else ''}"
     )
 
 

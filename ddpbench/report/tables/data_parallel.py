@@ -34,9 +34,8 @@ def data_parallel_section(phases: Sequence[StrategyPhase], all_rows: Sequence[Ro
     if any(row.case.device == "cpu" for row in rows):
         notes = (
             (
-                "On CPU torch.nn.DataParallel would call the bare module. What was measured is a threaded "
-                "equivalent of torch.nn.DataParallel: one process, a thread for each replica, and the same phases "
-                "(scatter, replicate, parallel forward, gather, backward, reduce to the master)."
+                "What was measured is a threaded equivalent of torch.nn.DataParallel, which on a CPU would call the "
+                "bare module: one process, a thread for each replica, and the same phases."
             ),
         )
     absent = ""
@@ -70,4 +69,5 @@ def phases_table(phases: Sequence[StrategyPhase], rows: Sequence[Row]) -> Table 
             (Cell(text=span), *(Cell.ms(medians.get((case, span))) for case in cases)) for span in spans
         ),
         sortable=False,
+        fold="Time of each phase",
     )

@@ -1,0 +1,62 @@
+"""The rules that decide which figures and tables a page shows at once. A page folds all others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from ddpbench.analysis.finding import Finding
+from ddpbench.report.parts import Section, Table
+
+DETAILS = frozenset({"communication", "laws", "network", "strategies"})
+"""Anchors of sections whose figures are folded unless the answer refers to them.
+
+They explain other sections or repeat numbers of the summary table.
+"""
+FEW_ROWS = 2
+FEW_CELLS = 16
+"""A figure with at most FEW_ROWS rows and FEW_CELLS cells of data says no more than its title and the summary table."""
+MOST_FINDINGS = 4
+"""Maximum number of findings that are not folded, unless more of them are on claims."""
+MOST_LIMITS = 3
+"""Maximum number of sentences on validity that are not folded."""
+
+
+def folded(section: Section, answer: Iterable[Finding]) -> list[bool]:
+    """Return, for each of a section's figures, whether a page folds it.
+
+    Of several figures of one kind, such as `waterfall`, `waterfall-2` and so on, only the first may be open.
+    """
+    shut = section.anchor in DETAILS and all(one.evidence != section.anchor for one in answer)
+    numbers = range(2, len(section.pictures) + 1)
+    further = {f"{picture.file_name}-{number}" for picture in section.pictures for number in numbers}
+    return [
+        shut or picture.file_name in further or says_little(picture.table) for picture in section.pictures
+    ]
+
+
+def says_little(table: Table) -> bool:
+    """Return whether a figure's data are so few that the figure only repeats them."""
+    return len(table.rows) <= FEW_ROWS and len(table.rows) * len(table.columns) <= FEW_CELLS
+
+
+def open_findings(findings: Sequence[Finding]) -> int:
+    """Return how many findings, from the first one, are not folded."""
+    claims = [place for place, one in enumerate(findings, start=1) if one.kind == "claim"]
+    return max(MOST_FINDINGS, *claims, 0)
+
+
+def without_repeats(findings: Iterable[Finding], answer: Collection[Finding]) -> list[Finding]:
+    """Return the findings that say something which the answer does not.
+
+    A finding repeats the answer if it is equal to a part of it, or if the same section shows both and all cases of the
+    finding are among the cases of the answer. Findings on claims are always kept, because each has its own verdict.
+    """
+    return [
+        one
+        for one in findings
+        if one.kind == "claim" or not any(one == other or _within(one, other) for other in answer)
+    ]
+
+
+def _within(one: Finding, answer: Finding) -> bool:
+    return one.evidence == answer.evidence and bool(one.cases) and {*one.cases} <= {*answer.cases}
