@@ -21,7 +21,8 @@ from ddpbench.report.parts import Picture, Table
 from ddpbench.report.rows import rows_of
 from tests.emulated import write_emulated
 from tests.report.handmade import bucket_comparisons, handmade_summary
-from tests.synthetic import write_everything
+from tests.report.test_long_names import beside_training, write_losses, write_recovery
+from tests.synthetic import write_everything, write_run
 
 KEPT = sorted(path.parent for path in (Path(__file__).parents[2] / "reports").glob("*/plan.json"))
 
@@ -63,6 +64,13 @@ def test_titles_and_captions_of_synthetic_runs(tmp_path: Path) -> None:
     check(summarize(write_everything(tmp_path / "whole")))
     check(summarize(write_emulated(tmp_path / "emulated", dilation=10.0, shrink=4)))
     check(handmade_summary(comparisons=bucket_comparisons()))
+
+
+def test_titles_of_cases_with_long_names(tmp_path: Path) -> None:
+    """Names of many settings leave less room for the finding, and never lengthen the title."""
+    check(summarize(write_run(tmp_path / "beside", beside_training(), rounds=3, blocks=2, steps=4)))
+    check(summarize(write_recovery(tmp_path / "recovery")))
+    check(summarize(write_losses(tmp_path / "losses")))
 
 
 def test_numbers_in_a_title_are_no_words() -> None:

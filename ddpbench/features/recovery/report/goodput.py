@@ -32,11 +32,10 @@ def goodput_picture(cost: FailureCosts) -> Picture:
     period, lost = words(snapshot_s, restored_s, MTBF_S["1 day"])
     heading = f"With a failure a day, a snapshot every {period} is best: {lost} is lost"
     caption = (
-        f"Share of wall time that does not train, by the training between two snapshots, from a snapshot's "
-        f"{number(1e3 * snapshot_s)} ms and the {number(restored_s)} s until training continues "
-        f"({cost.name}), means over the launches here. Failures come at random (Poisson), also in snapshots and "
-        "recoveries, and cost what was trained since the last snapshot. Markers: the exact optimum. "
-        "Table: Young (1974), Daly (2006)."
+        "Share of wall time that does not train, by the training between two snapshots. Markers: the exact optimum. "
+        f"A snapshot takes {number(1e3 * snapshot_s)} ms, and training continues {number(restored_s)} s after a "
+        f"failure ({cost.name}), means over the launches here. Failures come at random (Poisson), also in snapshots "
+        "and recoveries, and cost what was trained since the last snapshot. Table: Young (1974), Daly (2006)."
     )
     return Picture(
         file_name="snapshot-period",

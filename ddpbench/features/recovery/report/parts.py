@@ -12,6 +12,7 @@ from ddpbench.report.captions import alike_setting, captioned, label_of
 from ddpbench.report.draw import style
 from ddpbench.report.draw.lines import height_in, in_lines, text_width_in
 from ddpbench.report.draw.rows import NAMES_IN, axis_end, block, over_bar
+from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Table
 
 if TYPE_CHECKING:
@@ -84,9 +85,14 @@ def _heading(costs: Sequence[FailureCosts]) -> str:
     assert first.found.total is not None
     assert last.found.total is not None
     if last is first:
-        return f"A failure costs {' s '.join(filter(None, first.found.total.texts()))} ({first.name})"
+        cost = f"A failure costs {' s '.join(filter(None, first.found.total.texts()))}"
+        return first_short(f"{cost} ({first.name})", cost)
     least, most = first.found.total.number, last.found.total.number
-    return f"A failure costs from {least} s ({first.name}) to {most} s ({last.name})"
+    return first_short(
+        f"A failure costs from {least} s ({first.name}) to {most} s ({last.name})",
+        f"A failure costs from {least} s ({first.name}) to {most} s",
+        f"A failure costs from {least} to {most} s",
+    )
 
 
 def _table(costs: Sequence[FailureCosts]) -> Table:
