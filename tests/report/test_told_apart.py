@@ -14,11 +14,21 @@ from ddpbench.analysis.statistics.interval import Interval, decimals_of
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.records import RunDir
 from ddpbench.report.rows import rows_of
-from ddpbench.report.sections import breakdown, claims, heatmap, network, one_step, scaling, strategies
+from ddpbench.report.sections import (
+    breakdown,
+    claims,
+    heatmap,
+    network,
+    one_step,
+    scaling,
+    strategies,
+    waterfall,
+)
 from ddpbench.report.standing import stands
 from ddpbench.report.tables.data_parallel import phases_table
 from ddpbench.spec import grouping
 from tests.frames import framed
+from tests.report.test_on_a_phone import collisions
 from tests.synthetic import case_of, write_run
 
 REPORTS = Path(__file__).parents[2] / "reports"
@@ -139,3 +149,10 @@ def test_the_heat_map_tells_the_paired_difference_as_the_figure_beside_it_does(t
     assert others == {case_id: standings[case_id].ratio.value - 1 for case_id in others}
     quotients = {case_id: heatmap._longer(row, line, {}) for case_id, row in zip(found, line, strict=True)}
     assert all(quotients[case_id] != value for case_id, value in others.items())
+
+
+def test_names_and_losses_of_a_waterfall_share_a_phones_line(data_parallel: RunSummary) -> None:
+    made = waterfall.section(data_parallel.steps.waterfall, rows_of(data_parallel))
+    found = [words for picture in made.pictures for words in collisions(picture, narrow=True)]
+    assert made.pictures
+    assert found == []

@@ -51,6 +51,8 @@ NAMES: Mapping[str, str] = {
     "rest": "rest: medians do not add up",
 }
 assert tuple(NAMES) == LOSSES
+_ON_PHONE = {"timed against instrumented steps": "timed against instrumented"}
+"""Names that leave no room for their numbers on a phone, and what takes their place there."""
 _FILLS: Mapping[str, style.Fill] = {
     "contention": style.PHASES["forward"],
     "own_computation": style.PHASES["other_compute"],
@@ -442,7 +444,7 @@ def _paint_narrow(sheet: Sheet, *, fall: Fall) -> None:
     """Paint the layout for a phone, with each loss's name and number above its bar."""
     axes = sheet.axes(0.16, 0.5, sheet.width_in - 0.34, sheet.height_in - 0.5)
     for place, (name, text, look) in enumerate(_stairs(axes, fall, height=_NARROW_BAR)):
-        over_bar(axes, place - 0.6 * _NARROW_BAR, name, text, **look)
+        over_bar(axes, place - 0.6 * _NARROW_BAR, _ON_PHONE.get(name, name), text, **look)
     axes.set_ylim(len(fall.losses) + 1.3, -0.75)
     axes.set_yticks([])
     axes.locator_params(axis="x", nbins=6)
