@@ -163,3 +163,17 @@ def test_planted_changes_are_found_among_outliers() -> None:
         ends = (values[:n].mean() - (anytime_half_width(list(values[:n])) or math.inf) for n in range(5, 41))
         found += any(low > 0 for low in ends)
     assert found / len(draw) < 0.8
+
+
+def test_the_middle_is_a_place_that_another_step_does_not_move() -> None:
+    """The steps end where one moves nothing, and the value is exactly that of all fifty."""
+    draws = np.random.default_rng(3)
+    for count in (3, 5, 8, 40):
+        for values in (draws.standard_normal(count), draws.standard_cauchy(count)):
+            middle, scale = (
+                float(np.median(values)),
+                1.4826 * float(np.median(np.abs(values - np.median(values)))),
+            )
+            for _ in range(50):
+                middle += float(np.clip(values - middle, -CUT * scale, CUT * scale).mean())
+            assert middle_of(values) == middle

@@ -63,7 +63,8 @@ def anytime_interval(values: Sequence[float], alpha: float = ALPHA, *, wider: fl
     if not spread:
         return Interval(value=middle, low=middle, high=middle)
     scales, limit = _scales(every), math.log(1 / alpha)
-    ends = [_end(every, scales, middle, side * spread, limit) for side in (-1, 1)]
+    own = deviation(list(every))
+    ends = [_end(every, scales, own, middle, side * spread, limit) for side in (-1, 1)]
     low, high = ends
     if low is None or high is None:
         return Interval(value=middle)
@@ -100,7 +101,10 @@ def middle_of(values: _Values) -> float:
     if not scale:
         return middle if len(values) > 2 else float(values.mean())
     for _ in range(50):
-        middle += float(np.clip(values - middle, -CUT * scale, CUT * scale).mean())
+        before = middle
+        middle += float((values - middle).clip(-CUT * scale, CUT * scale).mean())
+        if middle == before:
+            break
     return middle
 
 
@@ -149,7 +153,7 @@ def _scales(values: _Values) -> _Values:
 
 def _cut(apart: _Values, scales: _Values) -> _Values:
     known = scales > 0
-    return np.where(known, np.clip(apart / np.where(known, scales, 1.0), -CUT, CUT), np.sign(apart))
+    return np.where(known, (apart / np.where(known, scales, 1.0)).clip(-CUT, CUT), np.sign(apart))
 
 
 def _symmetric(sums: _Values, squares: _Values) -> _Values:
@@ -170,22 +174,27 @@ def _averaged(normal: _Values, symmetric: _Values) -> _Values:
     return found
 
 
-def _evidence(values: _Values, scales: _Values, means: _Values) -> _Values:
-    """Return the logarithm of the evidence that all values together give against each of `means`."""
+def _evidence(values: _Values, scales: _Values, own: float, means: _Values) -> _Values:
+    """Return the logarithm of the evidence that all values together give against each of `means`.
+
+    `own` is the standard deviation of the values.
+    """
     count, apart = len(values), values[np.newaxis] - means[:, np.newaxis]
     cut = _cut(apart, scales)
-    t2 = count * (apart.mean(axis=1) / deviation(list(values))) ** 2
+    t2 = count * (apart.mean(axis=1) / own) ** 2
     return _averaged(_normal(count, t2), _symmetric(cut.sum(axis=1), (cut**2).sum(axis=1)))
 
 
-def _end(values: _Values, scales: _Values, middle: float, reach: float, limit: float) -> float | None:
+def _end(
+    values: _Values, scales: _Values, own: float, middle: float, reach: float, limit: float
+) -> float | None:
     """Return where the interval ends on one side of the middle; the outermost place if there are several.
 
     The search covers `reach` times 1e-4 to 1e4 in 200 geometric steps. It then divides the gap between two steps into
     hundredths, five times, taking the outermost place each time.
     """
     steps = np.geomspace(1e-4, 1e4, 200) * reach
-    inside = np.flatnonzero(_evidence(values, scales, middle + steps) < limit)
+    inside = np.flatnonzero(_evidence(values, scales, own, middle + steps) < limit)
     if not len(inside):
         return middle + float(steps[0])
     last = int(inside[-1])
@@ -194,7 +203,7 @@ def _end(values: _Values, scales: _Values, middle: float, reach: float, limit: f
     near, far = middle + float(steps[last]), middle + float(steps[last + 1])
     for _ in range(5):
         between = np.linspace(near, far, 101)
-        within = np.flatnonzero(_evidence(values, scales, between[:-1]) < limit)
+        within = np.flatnonzero(_evidence(values, scales, own, between[:-1]) < limit)
         last = int(within[-1]) if len(within) else 0
         near, far = float(between[last]), float(between[last + 1])
     return far
