@@ -147,7 +147,7 @@ MOST_LISTED = 12
 """A longer list of names would hide the suggestion in front of it."""
 
 
-def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return the end of an error message about an unknown name: the nearest known name, then all known names.
 
     If a known name is near, all names are listed only if they are at most `MOST_LISTED`. `cutoff` is the least
@@ -160,7 +160,7 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     return f"{guess}known: {', '.join(names) if names else 'none'}"
 
 
-def meant(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+def meant(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return `did you mean 'NAME'? ` for the nearest known name, with a blank at its end; empty if none is near."""
     close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)
     return f"did you mean {close[0]!r}? " if close else ""

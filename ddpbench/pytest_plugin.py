@@ -48,11 +48,13 @@ _ROUNDS = re.compile(r"set budget\.rounds_min, or a test's rounds, to ")
 _ONE_VALUE = ("rounds", "measured", "gate", "total", "turns", "drift")
 """Options that may be given only once, unlike `--ddpbench-baseline`."""
 _GIVEN_BY_NAME = frozenset({"options", "env"})
+_AXIS = re.compile(r"several values are an axis: axes\.\S+")
 
 
 def in_pytest(text: str) -> str:
     """Return a message with the flags of ddpbench's command line replaced by the plugin's equivalent options."""
     text = _ROUNDS.sub("--ddpbench-rounds=", _COMPARE.sub("--ddpbench-baseline=ref=COMMIT", text))
+    text = _AXIS.sub("for several values parametrize the test", text)
     return _FLAG.sub(lambda flag: f"--ddpbench-{'baseline' if flag[1] == 'base' else flag[1]}", text)
 
 
@@ -392,6 +394,7 @@ class DdpBenchmark:
 
     def _measure(self, bench: _Bench, wanted: _Wanted) -> _Measured:
         from ddpbench.errors import DdpbenchError, ExperimentError, SideError
+        from ddpbench.side_code import OUTSIDE
 
         gate = _stash(self._request.config).get(_GATE, None)
         source = bench.folder / f"{bench.count}_{self._name}.toml"
@@ -401,7 +404,7 @@ class DdpBenchmark:
                 try:
                     return self._in_turn(bench, gate, source, wanted)
                 except SideError as error:
-                    if error.side != "base":
+                    if error.side != "base" or OUTSIDE in str(error):
                         raise
                     unlike = str(error)  # the base may lack a new test's code; then measure this code alone
                     source = source.with_name(f"{source.stem}_alone.toml")

@@ -217,6 +217,10 @@ def test_progress_says_that_there_is_no_time_left(tmp_path: Path, capsys: pytest
             "--ddpbench-baseline=ref=COMMIT with --ddpbench-total '9 s'",
         ),
         ("(set budget.rounds_min, or a test's rounds, to 19)", "(--ddpbench-rounds=19)"),
+        (
+            "strategy: ['a', 'b'] given; must be a text; several values are an axis: axes.strategy",
+            "strategy: ['a', 'b'] given; must be a text; for several values parametrize the test",
+        ),
         ("--ddpbench-total and --total-time stay", "--ddpbench-total and --total-time stay"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ddpbench.cli import flags
@@ -66,8 +67,8 @@ def _run(arguments: argparse.Namespace) -> int:
     case = prepared.case
     printed = is_stream(prepared.out)
     stream = sys.stderr if printed else sys.stdout
-    show(f"profiling {', '.join(words_of(case, ('workload', 'device', 'local_batch')))}", file=stream)
-    profile = measure_profile(prepared)
+    words = f"profiling {', '.join(words_of(case, ('workload', 'device', 'local_batch')))}"
+    profile = measure_profile(prepared, partial(show, words, file=stream))
     for line in _summary(profile):
         show(line, file=stream)
     if not printed:

@@ -28,7 +28,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from ddpbench.records.submission_dir import run_at
 
     run = run_at(arguments.run_dir)
-    run.check_records()
+    run.check_records("nothing can be shown")
     with PassingLine() as progress:
         summary = summarize(run, progress=progress)
     from ddpbench.cli.results import as_json, exit_code, print_results, say_outdated

@@ -29,6 +29,27 @@ SLURM_PLACE = "RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOC
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
+def check_names(names: Sequence[str], *, twice: str = "") -> None:
+    """Check the host names of `--nodes`; `twice` is advice for a name that is given twice.
+
+    Raises:
+        RequestError: a name is one that no host can have, or stands twice and does not mean this machine alone.
+    """
+    bad = [name for name in names if not name or name.isdecimal() or name != quoted(name)]
+    if bad or not names:
+        given = shortened(",".join(names))
+        raise RequestError(f"--nodes {given}: give the nodes' host names, such as --nodes hostA,hostB")
+    for name in names:
+        if why := why_no_host(name):
+            raise RequestError(f"--nodes: {shortened(name)} is not a host name: {why}")
+    again = [name for name, count in Counter(names).items() if count > 1 and name not in _LOOPBACK]
+    if again:
+        raise RequestError(
+            f"--nodes {','.join(names)!r}: {', '.join(again)} is named twice, but each node must be a separate "
+            f"host{twice}"
+        )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Nodes:
     """The nodes to plan for. Ranks meet at `port` of the first node."""
@@ -38,20 +59,11 @@ class Nodes:
     port: int = DEFAULT_PORT
 
     def __post_init__(self) -> None:
-        bad = [name for name in self.names if not name or name.isdecimal() or name != quoted(name)]
-        if bad or not self.names:
-            given = shortened(",".join(self.names))
-            raise RequestError(f"--nodes {given}: give the nodes' host names, such as --nodes hostA,hostB")
-        for name in self.names:
-            if why := why_no_host(name):
-                raise RequestError(f"--nodes: {shortened(name)} is not a host name: {why}")
-        twice = [name for name, count in Counter(self.names).items() if count > 1 and name not in _LOOPBACK]
-        if twice:
-            raise RequestError(
-                f"--nodes {','.join(self.names)!r}: {', '.join(twice)} is named twice, but each node "
-                "must be a separate host. For more ranks per node raise --ranks-per-node; to try "
-                "several nodes on this machine repeat 127.0.0.1"
-            )
+        check_names(
+            self.names,
+            twice=". For more ranks per node raise --ranks-per-node; to try several nodes on this machine repeat "
+            "127.0.0.1",
+        )
         for flag, limit, value in (
             ("--ranks-per-node", limits.RANKS_PER_NODE, self.ranks_per_node),
             ("--port", limits.PORT, self.port),

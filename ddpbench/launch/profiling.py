@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,8 +98,10 @@ def _out(given: Path | None, case: Case) -> Path:
     return out
 
 
-def measure_profile(prepared: PreparedProfile) -> Profile:
+def measure_profile(prepared: PreparedProfile, on_start: Callable[[], None] = lambda: None) -> Profile:
     """Measure the profile, write it to its file and return it. If interrupted, no file is left behind.
+
+    `on_start` is called once the cores are free.
 
     Raises:
         MachineError: a sweep holds this machine's cores.
@@ -109,6 +111,7 @@ def measure_profile(prepared: PreparedProfile) -> Profile:
     case, hardware = prepared.case, prepared.hardware
     with ExitStack() as stack:
         stack.enter_context(nullcontext() if own_environment_allows_sharing() else claimed(hardware.cores))
+        on_start()
         folder = stack.enter_context(GuardedFolder("ddpbench-profile-"))
         server = stack.enter_context(ServerProcess(early_env(case), folder / "server.log", log_stays=False))
         looked_at = inspected(server, case, folder, INSPECTION_TIMEOUT_S)

@@ -580,8 +580,8 @@ class RunDir:
         """
         refuse(self._leading_elsewhere())
 
-    def check_records(self) -> None:
-        """Refuse a directory that has a report, but no records.
+    def check_records(self, so: str = "the report is not changed") -> None:
+        """Refuse a directory that has a report, but no records; `so` is the consequence in the message.
 
         Raises:
             RequestError: the directory has a report, but no records from which to make the report again.
@@ -589,7 +589,7 @@ class RunDir:
         if self.report.exists() and not self.cases.exists() and not self.packed.exists():
             raise RequestError(
                 f"{self.path} holds a report without the records it was made from (cases/ or "
-                f"{self.packed.name}), so the report is not changed: run this where the sweep ran"
+                f"{self.packed.name}), so {so}: run this where the sweep ran"
             )
 
     def _leading_elsewhere(self) -> Iterator[tuple[Path, str]]:
@@ -759,6 +759,12 @@ class RunDir:
         if not self.path.exists():
             near = meant_path(self.path, is_run) or ": give a run directory"
             return IdentityError(f"{self.path} does not exist{near}")
+        sides = [self.path / name for name in ("base", "new") if is_run(self.path / name)]
+        if sides:
+            runs = " and ".join(map(str, sides))
+            return IdentityError(
+                f"{self.path} is a comparison's directory, not a run directory: its runs are {runs}"
+            )
         return IdentityError(f"{self.path} is not a run directory: {missing} is missing")
 
 

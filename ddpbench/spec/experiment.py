@@ -33,6 +33,7 @@ from ddpbench.spec.selections import (
     variable_of,
 )
 from ddpbench.spec.settings import Base, Budget, Experiment, Variable
+from ddpbench.spec.spoken import nearest_setting
 from ddpbench.text_safety import shortened
 from ddpbench.units import series_of
 
@@ -290,7 +291,9 @@ def _axes(
             continue
         field = axis_field(name, models)
         if field is None:
-            problems.append(Problem(path=path, message=f"unknown axis; {nearest(name, axis_names(models))}"))
+            problems.append(
+                Problem(path=path, message=f"unknown axis; {nearest_setting(name, axis_names(models))}")
+            )
             continue
         listed = values if isinstance(values, list) else [values]
         if not listed:

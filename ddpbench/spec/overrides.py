@@ -16,13 +16,14 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from ddpbench.errors import Problem, meant, nearest
+from ddpbench.errors import Problem, nearest
 from ddpbench.spec import documents
 from ddpbench.spec.catalog import Catalog
 from ddpbench.spec.claims import SIDES
 from ddpbench.spec.fabric import FabricSettings
 from ddpbench.spec.selections import Models, dotted, same_value, written_twice
 from ddpbench.spec.settings import Base, Budget, Experiment
+from ddpbench.spec.spoken import setting_meant
 from ddpbench.text_safety import and_words, given_twice, shortened, toml_text
 
 _TOP_LEVEL = tuple(Experiment.model_fields)
@@ -307,7 +308,7 @@ def _split(key: str) -> list[str]:
 def _near(name: str, models: Models) -> str:
     """Return a clause that suggests the setting with the nearest name, or else lists the sections."""
     known = {field for model in (*_SECTIONS.values(), *models.values()) for field in model.model_fields}
-    return meant(name, known, 0.7) or nearest(name, _TOP_LEVEL)
+    return setting_meant(name, known, 0.7) or nearest(name, _TOP_LEVEL)
 
 
 def misplaced(name: str, models: Models) -> str:

@@ -17,6 +17,7 @@ from ddpbench.errors import Problem, nearest
 from ddpbench.spec.catalog import Catalog, known_names
 from ddpbench.spec.fabric import FabricSettings
 from ddpbench.spec.settings import Base, Variable
+from ddpbench.spec.spoken import nearest_setting
 from ddpbench.text_safety import shortened
 
 Models = Mapping[str, type[BaseModel]]
@@ -143,7 +144,7 @@ def check_selection(
     for key, values in flat.items():
         field = axis_field(key, models)
         if field is None:
-            message = f"unknown key; {nearest(key, axis_names(models))}"
+            message = f"unknown key; {nearest_setting(key, axis_names(models))}"
             problems.append(Problem(path=f"{path}.{key}", message=message))
             continue
         adapter = axis_adapter(field)

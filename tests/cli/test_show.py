@@ -100,6 +100,24 @@ def test_a_quiet_sweep_prints_its_answer_and_its_page(finished: RunDir, tmp_path
         assert answer == [*answered(found), *doubts(found)]
 
 
+def test_a_comparisons_folder_names_its_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("base", "new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "plan.json").write_text("{}")
+    assert run(["show", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == (
+        f"ddpbench: {tmp_path} is a comparison's directory, not a run directory: its runs are {tmp_path}/base and "
+        f"{tmp_path}/new\n"
+    )
+
+
+def test_a_report_without_records_cannot_be_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "report.html").write_text("")
+    assert run(["show", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "so nothing can be shown: run this where the sweep ran" in said
+
+
 def test_a_dry_run_has_no_answer_to_print(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sweep", "quick", "--dry-run", "--quiet"]) == 2
     assert "a dry run gives no answer" in capsys.readouterr().err

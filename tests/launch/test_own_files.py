@@ -119,6 +119,22 @@ def test_a_file_beside_the_repository_is_not_the_code_of_a_side(repository: Path
     assert check(experiment, f"base.strategy={hook}:Own", base=alike, new=()) == ""
 
 
+def test_the_file_to_move_is_named(repository: Path, tmp_path: Path) -> None:
+    away = tmp_path / "away.py"
+    away.write_text("class Measured: ...\n")
+    (repository / "bench" / "linked.py").symlink_to("../../away.py")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "link")
+    experiment = repository / "bench" / "step.toml"
+    said = check(experiment, "base.workload=linked.py:Measured")
+    assert said.endswith(
+        f"its workload linked.py would be {away}, which is outside its code: a symbolic link leads to it: put the file "
+        "itself into the repository"
+    )
+    said = check(experiment, "base.workload=../../away.py:Measured", new=(str(repository),))
+    assert said.endswith("put this file into the repository, and give its path from the repository's root")
+
+
 def test_a_folder_in_the_repository_has_only_its_own_files(repository: Path) -> None:
     said = check(repository / "bench" / "step.toml", f"base.strategy={repository / 'bench/hook.py'}:Own")
     assert said.startswith("base (ref=main)")

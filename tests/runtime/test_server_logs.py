@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ddpbench import pytest_plugin
-from ddpbench.errors import LaunchError
+from ddpbench.errors import LaunchError, MachineError
 from ddpbench.launch.devices import usable_devices
 from ddpbench.launch.own_batches import stated_batches
 from ddpbench.launch.own_class.trial import trial_of
@@ -29,6 +29,21 @@ def _profile() -> None:
         case=case_of("single"), hardware=read_hardware(), steps=1, out=Path("profile.json")
     )
     measure_profile(prepared)
+
+
+def test_a_profile_is_announced_once_the_cores_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(*_: object) -> None:
+        raise MachineError("taken")
+
+    announced: list[None] = []
+    monkeypatch.setattr("ddpbench.launch.profiling.own_environment_allows_sharing", lambda: False)
+    monkeypatch.setattr("ddpbench.launch.profiling.claimed", taken)
+    prepared = PreparedProfile(
+        case=case_of("single"), hardware=read_hardware(), steps=1, out=Path("profile.json")
+    )
+    with pytest.raises(MachineError, match="taken"):
+        measure_profile(prepared, lambda: announced.append(None))
+    assert announced == []
 
 
 def _in_pytest() -> None:

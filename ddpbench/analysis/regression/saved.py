@@ -99,7 +99,10 @@ def _loaded(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise RequestError(f"{path} does not exist") from None
     except UnreadableError as error:
-        raise IdentityError(str(error)) from None
+        link = path.is_symlink()
+        raise IdentityError(
+            f"{path} is a link: give the file that it leads to" if link else str(error)
+        ) from None
     except (OSError, ValueError) as error:
         raise IdentityError(
             on_one_line(f"{path} is not a file of pytest-benchmark: {error}; restore it from a copy")

@@ -138,6 +138,16 @@ def _check(side: Placed, named: _Named, tops: Sequence[Path]) -> None:
         _refuse(
             side, named, found, "put it into the repository, and give its path from the repository's root"
         )
+    there = [Path(os.path.normpath(place.absolute())) for place in places if place.is_file()]
+    if any(place.is_symlink() or place.is_relative_to(code) for place in there):
+        _refuse(side, named, found, "a symbolic link leads to it: put the file itself into the repository")
+    if side.experiment.is_relative_to(code):
+        _refuse(
+            side,
+            named,
+            found,
+            "put this file into the repository, and give its path from the repository's root",
+        )
     _refuse(side, named, found, "put the experiment into the repository, next to the code that it measures")
 
 

@@ -262,6 +262,8 @@ def test_a_node_finds_itself_by_name_address_or_launcher() -> None:
         ("n1,n3", "is none of them"),
         ("n2,n2.cluster", "is several of them"),
         ("n2", "two host names"),
+        ("n2,n1,n1", "n1 is named twice, but each node must be a separate host"),
+        ("n2,1", "give the nodes' host names"),
         ("n1,,n2", "two host names"),
         ("slurm", "not a Slurm job"),
         ("n2,n1..cluster", "'n1..cluster' is not a host name: a name has 253 characters at most"),

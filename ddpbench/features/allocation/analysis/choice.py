@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.scaling.curves import CaseCurve, curves_of
-from ddpbench.errors import RequestError, meant, nearest
+from ddpbench.errors import RequestError, nearest
 from ddpbench.records import RunDir
 from ddpbench.spec import Case, grouping, limits
 from ddpbench.spec.grouping import (
@@ -20,6 +20,7 @@ from ddpbench.spec.grouping import (
     option_axis,
     virtual_words,
 )
+from ddpbench.spec.spoken import setting_meant
 from ddpbench.strategies.traits import traits_of
 from ddpbench.text_safety import command
 
@@ -338,7 +339,7 @@ def _where(curves: Sequence[CaseCurve], request: AllocationRequest, run: RunDir)
         else:
             apart = [key for key in _names(left) if len({_value(one, key) for one in left}) > 1]
             choices = f"they differ in {', '.join(apart)}" if apart else "there is only one curve to choose"
-            near = meant(name, _names(left)) if name not in _names(left) else ""
+            near = setting_meant(name, {*_names(left), *_CASE_FIELDS}) if name not in _names(left) else ""
             if name not in {*_names(left), *_CASE_FIELDS}:
                 raise RequestError(
                     f"{command('--where', f'{name}={asked}')}: {name} is not a setting of a case in {run.path}; "

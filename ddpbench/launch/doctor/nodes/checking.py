@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ddpbench.errors import LaunchError, RequestError
-from ddpbench.host_names import resolve, why_no_host
+from ddpbench.host_names import resolve
 from ddpbench.launch.doctor.finding import CheckResult, ok, problem
 from ddpbench.launch.doctor.host import Host
 from ddpbench.launch.doctor.network import gloo_choice
 from ddpbench.launch.doctor.nodes.gathering import Node, take_part
 from ddpbench.launch.doctor.nodes.judging import judged
+from ddpbench.launch.layout import check_names
 from ddpbench.machine.interfaces import Interface, faster_than
 from ddpbench.text_safety import shortened
 from ddpbench.version import VERSION
@@ -53,9 +54,8 @@ def seat_of(names: str, host: Host, env: Mapping[str, str] = os.environ) -> Node
         raise RequestError(
             f"--nodes {shortened(names)}: give two host names or more, such as --nodes hostA,hostB"
         )
-    for name in listed:
-        if why := why_no_host(name):
-            raise RequestError(f"--nodes: {shortened(name)} is not a host name: {why}")
+    if names != SLURM:
+        check_names(listed)
     for number, local in (
         ("GROUP_RANK", "LOCAL_RANK"),  # torchrun's number of a node
         ("RANK", "LOCAL_RANK"),
@@ -189,6 +189,8 @@ def check_nodes(
     seat = seat_of(names, host)
     if seat.spare:
         return None
+    if seat.number:
+        waiting(f"waiting for node 0, {seat.first}")
     nodes, pairs = take_part(own_node(seat, host), seat.count, (seat.first, port), waiting=waiting)
     if seat.number:
         return None
