@@ -6,6 +6,7 @@ strategies and workloads are checked against a catalog that is passed in. Nothin
 
 from __future__ import annotations
 
+import copy
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -98,7 +99,10 @@ def parse_experiment(
     """
     data, problems = _parsed(text, source), list[Problem]()
     before = sets.owner_names(data)
+    written, of_file = copy.deepcopy(data), len(problems)
     settings = sets.apply(data, overrides, catalog, problems)
+    given = [*settings, *_not_in(written, settings)]
+    given += [[problem.path] for problem in problems[of_file:]]  # names of no setting
     if odd := documents.odd_parts(data):  # checked before anything else uses the document
         raise ExperimentError(source, [*problems, *odd])
     changed = {keys[0] for keys in settings if keys}
@@ -126,15 +130,25 @@ def parse_experiment(
     _options(data.get("options", {}), models, catalog, unusable, problems)
     problems += _no_texts(data)
     if problems := problems or list(documents.huge_numbers(data)):
-        raise _blamed(source, problems, settings)
+        raise _blamed(source, problems, given)
     _say_misspelt(data, axes, on_note)
     try:
         experiment = Experiment.model_validate({**data, "axes": axes})
     except ValidationError as error:
-        raise _blamed(source, explain(error, "", list(Experiment.model_fields)), settings) from None
+        raise _blamed(source, explain(error, "", list(Experiment.model_fields)), given) from None
     if problems := list(_uneven_rounds(experiment)):
-        raise _blamed(source, problems, settings)
+        raise _blamed(source, problems, given)
     return _with_dtype(experiment, catalog)
+
+
+def _not_in(written: Mapping[str, Any], settings: Iterable[Sequence[str]]) -> Iterator[list[str]]:
+    """Yield the keys of the tables that only these overrides add to what is written in the file."""
+    for keys in settings:
+        table: Any = written
+        for depth, part in enumerate(keys[:-1], start=1):
+            table = table.get(part) if isinstance(table, Mapping) else None
+            if table is None:
+                yield list(keys[:depth])
 
 
 def _blamed(source: str, problems: Sequence[Problem], settings: Sequence[Sequence[str]]) -> ExperimentError:
