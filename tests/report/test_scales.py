@@ -68,10 +68,11 @@ def faults_of_figure(figure: Figure) -> Iterator[str]:
             if any(character.isalpha() for _, label in shown for character in label.get_text()):
                 continue  # names of cases, or categories
             title, kind = axis.get_label_text(), axis.get_scale()
-            if not are_round([place for place, _ in shown], kind) and not any(
-                word in title for word in SIZES
-            ):
+            sized = any(word in title for word in SIZES)
+            if not sized and not are_round([place for place, _ in shown], kind):
                 yield f"{title!r} has ticks at {[label.get_text() for _, label in shown]}"
+            if not sized and not all(told(label.get_text(), place) for place, label in shown):
+                yield f"{title!r} has labels {[label.get_text() for _, label in shown]} that are not their ticks"
             values = points_on(axes, along=along)
             if title and kind == "linear" and not any(word in title for word in LINEAR):
                 positive = [value for value in values if value > 0]
@@ -88,6 +89,15 @@ def are_round(ticks: Sequence[float], kind: str) -> bool:
             5,
         )
     return all(math.log2(tick).is_integer() or digits(tick) in (1, 1.5, 2, 3, 4, 5, 6, 8) for tick in ticks)
+
+
+def told(label: str, tick: float) -> bool:
+    """Return whether a label is the tick's number, and not a rounded one. Words, as in `4 KiB`, are not checked."""
+    try:
+        number = float(label.replace(",", "").replace("\N{MINUS SIGN}", "-"))
+    except ValueError:
+        return True
+    return math.isclose(number, tick, rel_tol=1e-9, abs_tol=1e-12)
 
 
 def digits(value: float) -> float:

@@ -124,6 +124,13 @@ def _label(group: Sequence[CurveLaws], by_id: Mapping[str, Row]) -> tuple[str, .
     return label_of([by_id[case_id] for case_id in ids if case_id in by_id])
 
 
+_ABOUT_LINES = (
+    "Lines are laws fitted to the points: solid within the measured range, dashed where they are extrapolated, up to",
+    f"{EXTRAPOLATION} times the largest measured world size. Parameters have 95 % intervals from leaving out one round",
+    "at a time.",
+)
+
+
 def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str], panel: str) -> Picture:
     """Return the figure of comparable curves and the laws fitted to them.
 
@@ -135,17 +142,17 @@ def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str], panel: 
     left_out = [curve.name for curve in group[MOST_CURVES:]]
     fewest = launches_each(point.rounds for curve in curves for point in curve.laws.points)
     hollow = any(case_id in emulated for curve in curves for case_id in curve.case_ids.values())
+    dashed = "; dashed: extrapolated" if any(map(_drawn, curves)) else ""
     caption = captioned(
         curves[0].shared,
         [
-            f"Whiskers: 95 % t-intervals over launches ({fewest}); dotted: ideal; dashed: extrapolated.",
+            f"Whiskers: 95 % t-intervals over launches ({fewest}); dotted: ideal{dashed}.",
             *_hidden(curves),
             *([f"Not drawn: {series_of(left_out)}."] if left_out else []),
             *(["Hollow markers: emulated or dilated."] if hollow else []),
             "Points are efficiencies over the base case, paired within rounds. The base case, single at 1 rank, is the",
-            "point at 1. Lines are laws fitted to the points: solid within the measured range, dashed where they are",
-            f"extrapolated, up to {EXTRAPOLATION} times the largest measured world size. Parameters have 95 %",
-            "intervals from leaving out one round at a time.",
+            "point at 1.",
+            *(_ABOUT_LINES if dashed else []),
             *([_HELD] if any(fit.coherency_held for curve in curves for fit in _drawn(curve)) else []),
             *(
                 ["Laws that do not hold are not drawn."]

@@ -25,6 +25,7 @@ from ddpbench.report.draw import style
 from ddpbench.report.draw.canvas import error_bars
 from ddpbench.report.draw.lines import legend_lines
 from ddpbench.report.draw.marks import describe, describe_points
+from ddpbench.report.draw.scales import log_ticks
 from ddpbench.report.drawn import split
 from ddpbench.report.figure_texts import first_short
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
@@ -398,6 +399,10 @@ def _overlap(lines: Sequence[Sequence[Interval | None]]) -> bool:
     return False
 
 
+_LEAST_HALF = -2
+"""Least power of two with a tick on the axis of speed-ups. Below 0.25 ticks are at 1, 2 and 5 times powers of ten."""
+
+
 def _paint_speedup(
     axes: Axes, series: Sequence[Series], sizes: Sequence[int], oversubscribed: Sequence[int]
 ) -> None:
@@ -432,7 +437,10 @@ def _paint_speedup(
     axes.xaxis.set_major_locator(FixedLocator([float(size) for size in _thinned(sizes)]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     exponents = range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1)
-    axes.yaxis.set_major_locator(FixedLocator([2.0**exponent for exponent in exponents]))
+    height_in = axes.bbox.height / axes.figure.dpi
+    rounded = exponents[0] >= _LEAST_HALF  # labels of smaller powers of two would have many digits
+    ticks = [2.0**each for each in exponents] if rounded else log_ticks(low, high, height_in, along=False)
+    axes.yaxis.set_major_locator(FixedLocator(ticks))
     axes.yaxis.set_major_formatter(
         FuncFormatter(lambda value, _: f"{value:,g}" if value >= 1 else f"{value:.2g}")
     )

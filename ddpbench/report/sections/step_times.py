@@ -141,7 +141,7 @@ def _picture(cases: Sequence[Strips], missing: Mapping[str, str]) -> Picture:
                 else []
             ),
             *_omitted(cases),
-            "Ticks are at the quantiles 0, 5, 10 ... 100 % of single steps, of all launches together.",
+            "Ticks are at every fifth percentile of single steps, of all launches together.",
             "In synchronous training all ranks' steps are equally long: the table says which rank the others wait for.",
         ],
     )
