@@ -137,7 +137,7 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
     return Allocation(
         name=curve.name,
         case=case,
-        setting=curve.setting,
+        setting=", ".join((curve.first.case.workload, *curve.shared[1:])),  # with the file of an own workload
         unit="GPU" if case.device == "cuda" else "core",
         scaling=case.scaling,
         cut=request.efficiency_cut,
