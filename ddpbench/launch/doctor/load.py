@@ -112,11 +112,11 @@ def sweeps(host: Host) -> Iterator[CheckResult]:
     held = {int(number) for number in re.findall(r"@ddpbench-core-(\d+)", text)} & usable
     if held:
         listed = ", ".join(map(str, sorted(held)))
+        free = ", or give the next one other cores with taskset" if usable - held else ""
         yield note(
             "other sweeps",
             f"one holds core{'s' if len(held) != 1 else ''} {listed}",
-            "wait until it ends, or give the next one other cores with taskset: a second sweep on the "
-            "same cores is refused",
+            f"wait until it ends{free}: a second sweep on the same cores is refused",
         )
     else:
         yield ok("other sweeps", "none holds these cores")

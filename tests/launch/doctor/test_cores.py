@@ -98,6 +98,10 @@ def test_another_sweep_is_seen_by_its_claims(machine: Machine) -> None:
     machine.write("proc/net/unix", entry.format(9) + entry.format(3))
     found = machine.findings(load.sweeps)["other sweeps"]
     assert (found.level, found.found) == ("note", "one holds core 3")  # 9 is not a core of ours
+    assert "taskset" in found.advice
+    machine.write("proc/net/unix", "".join(entry.format(core) for core in range(4)))
+    found = machine.findings(load.sweeps)["other sweeps"]
+    assert found.advice == "wait until it ends: a second sweep on the same cores is refused"
 
 
 def test_a_real_claim_is_seen() -> None:
