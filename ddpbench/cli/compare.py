@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddpbench.cli import flags
+from ddpbench.cli import exit_codes, flags
 from ddpbench.cli.lines import aligned, columns_here, say, show
 
 if TYPE_CHECKING:
@@ -246,12 +246,13 @@ def _publish(changes: Changes, arguments: argparse.Namespace) -> int:
         show(json.dumps(to_json(changes), indent=1))
     elif STANDARD_OUTPUT not in (arguments.markdown, arguments.html):
         print_changes(changes)
-    if arguments.markdown is not None:
-        write_output(arguments.markdown, markdown(changes))
-    if arguments.html is not None:
-        from ddpbench.report.comparison import write_comparison
+    with exit_codes.after_printing():
+        if arguments.markdown is not None:
+            write_output(arguments.markdown, markdown(changes))
+        if arguments.html is not None:
+            from ddpbench.report.comparison import write_comparison
 
-        write_comparison(changes, arguments.html)
+            write_comparison(changes, arguments.html)
     if arguments.fail_on is None:
         return 0
     failed = failing(changes, arguments.fail_on)

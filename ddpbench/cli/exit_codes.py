@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+from collections.abc import Iterator
+
+from ddpbench.errors import DdpbenchError, OutputError
 
 OK = 0
 NOT_OK = 1
@@ -14,9 +18,23 @@ NOT_READ = 128 + signal.SIGPIPE
 
 MEANINGS = {
     OK: "all cases are ok or skipped",
-    NOT_OK: "some case is not ok, a promise was broken, or `bisect` has several commits left",
+    NOT_OK: "some case is not ok, a promise was broken, a result could not be written, or `bisect` has several "
+    "commits left",
     REQUEST: "the request was wrong; nothing was started",
     IN_USE: "another command uses the cores, the GPUs or the run directory; nothing was started",
     INTERRUPTED: "interrupted; the same command with the run directory resumes",
     NOT_READ: "the program that read the output has ended, such as `head`",
 }
+
+
+@contextlib.contextmanager
+def after_printing() -> Iterator[None]:
+    """Make an output that cannot be written end a command with `NOT_OK`, because its result has been printed before.
+
+    Raises:
+        DdpbenchError: an output cannot be written.
+    """
+    try:
+        yield
+    except OutputError as error:
+        raise DdpbenchError(str(error)) from None

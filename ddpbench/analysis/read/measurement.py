@@ -310,8 +310,8 @@ class _Sorted:
 
 
 def damage_sentence(damage: Sequence[str]) -> str:
-    """Return the sentence for a launch with unreadable records, which says how to measure it again."""
-    return f"damaged records: {damage[0]}; rerun the sweep with --retry-failed"
+    """Return the sentence for a launch with unreadable records, without advice, which its case has."""
+    return f"damaged records: {damage[0]}"
 
 
 def _blocks(rank: _Sorted, phase: str) -> dict[int, Block]:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddpbench.cli import flags
+from ddpbench.cli import exit_codes, flags
 from ddpbench.cli.lines import aligned, columns_here, say, show
 from ddpbench.text_safety import JOINT, on_one_line
 
@@ -69,12 +69,13 @@ def _run(arguments: argparse.Namespace) -> int:
         show(json.dumps(to_json(history), indent=1))
     elif not printed:
         _print(history)
-    if arguments.markdown is not None:
-        write_output(arguments.markdown, markdown(history))
-    if arguments.html is not None:
-        from ddpbench.features.history.report import write_history
+    with exit_codes.after_printing():
+        if arguments.markdown is not None:
+            write_output(arguments.markdown, markdown(history))
+        if arguments.html is not None:
+            from ddpbench.features.history.report import write_history
 
-        write_history(history, arguments.html)
+            write_history(history, arguments.html)
     return 0
 
 

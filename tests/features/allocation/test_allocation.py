@@ -211,6 +211,8 @@ def test_of_two_batches_of_one_strategy_either_can_be_chosen(
         ("local_batch=16", f"--where local_batch=16: no such curve in {run.path}; local_batch is 8 or 32"),
         ("global_batch=16", "no curve has one global_batch for all its ranks; they differ in local_batch"),
         ("zzz=1", f"zzz=1: zzz is not a setting of a case in {run.path}; they differ in local_batch"),
+        ("ranks=2", "ranks is not a setting of a case in"),
+        ("ranks=2", "did you mean 'world_size'?"),
         ("local_batc=8", "local_batc is not a setting of a case in"),
         ("bucket_cap_mb=7", f"no such bucket cap in {run.path}; there is default"),
         ("local_batch", "give NAME=VALUE, such as local_batch=32"),
