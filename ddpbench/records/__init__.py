@@ -9,6 +9,7 @@ from ddpbench.records.request import LaunchRequest
 from ddpbench.records.rundir import LaunchDir, RunDir, explain_os_error, explain_unreadable
 from ddpbench.records.schema import (
     COMPUTE_SPANS,
+    ROUNDING_ALONE,
     SCHEMA_VERSION,
     UPDATE_EXCHANGES,
     WORST_FIRST,
@@ -44,6 +45,7 @@ from ddpbench.records.writer import RecordWriteError, RecordWriter
 
 __all__ = [
     "COMPUTE_SPANS",
+    "ROUNDING_ALONE",
     "SCHEMA_VERSION",
     "UPDATE_EXCHANGES",
     "WORST_FIRST",

@@ -411,6 +411,10 @@ little.
 """
 
 
+ROUNDING_ALONE = "rounding alone changes"
+"""Beginning of a note on a comparison that exceeds its limit by no more than other roundings change its reference."""
+
+
 _DECISIVE = (("gradients", "sums"), ("update", "parameters"), ("share",))
 """Groups of comparisons, by the beginnings of their names. In each group that a proof has, one must be made."""
 
@@ -419,7 +423,8 @@ def why_unproved(proofs: Iterable[Proof]) -> str:
     """Return why the comparisons do not prove a strategy's training; empty if they do, or if it aggregates nothing.
 
     A proof may have to compare both gradients and updates. Then it proves the training only if both comparisons were
-    made. If several number types have a reason, reasons of types in which the user's class can compute come first.
+    made. A comparison that is within rounding alone leaves a case unproved in any type. If several number types have a
+    reason, reasons of types in which the user's class can compute come first.
     """
     proofs = list(proofs)
     types = {each.dtype for each in proofs if each.compared == "initial state"}
@@ -428,7 +433,8 @@ def why_unproved(proofs: Iterable[Proof]) -> str:
         if decisive and not any(each.was_made for each in decisive):
             noted = sorted((each for each in decisive if each.note), key=lambda each: each.dtype not in types)
             return noted[0].note if noted else _NOT_COMPARED
-    return next((each.note for each in proofs if each.note.startswith(UPDATE_EXCHANGES)), "")
+    partly = (UPDATE_EXCHANGES, ROUNDING_ALONE)
+    return next((each.note for each in proofs if each.note.startswith(partly)), "")
 
 
 _NOT_COMPARED = "no comparison was made"

@@ -183,11 +183,14 @@ class OwnStep:
 
 
 @contextmanager
-def around_backward(act: Callable[[Callable[[], None]], None], threads: Container[int]) -> Iterator[None]:
+def around_backward(
+    act: Callable[[Callable[[], None]], None], threads: Container[int], factor: float = 1.0
+) -> Iterator[None]:
     """While the enclosed code runs, call `act(run)` for each backward that one of these threads starts.
 
     `run()` runs the backward, and `act` must call it. This covers `Tensor.backward`, `torch.autograd.backward` and a
-    scaled loss's backward. A nested backward, as in checkpointed activations, is part of the outer one.
+    scaled loss's backward. A nested backward, as in checkpointed activations, is part of the outer one. `factor`
+    multiplies what the backward differentiates, and thus all gradients that it adds.
     """
     original = torch.autograd.backward
     within: set[int] = set()
@@ -199,7 +202,7 @@ def around_backward(act: Callable[[Callable[[], None]], None], threads: Containe
             return
         within.add(thread)
         try:
-            act(lambda: original(*arguments, **settings))
+            act(lambda: original(*_multiplied(factor, *arguments), **settings))
         finally:
             within.discard(thread)
 
@@ -208,3 +211,19 @@ def around_backward(act: Callable[[Callable[[], None]], None], threads: Containe
         yield
     finally:
         torch.autograd.backward = original
+
+
+def _multiplied(factor: float, roots: Any, gradients: Any = None, *others: Any) -> tuple[Any, ...]:
+    """Return the arguments of a backward whose gradients are multiplied by `factor`."""
+    if factor == 1:
+        return (roots, gradients, *others)
+    every = (roots,) if isinstance(roots, torch.Tensor) else tuple(roots)
+    given = (gradients,) if isinstance(gradients, torch.Tensor) else tuple(gradients or [None] * len(every))
+    return (
+        every,
+        [
+            factor * (torch.ones_like(root) if gradient is None else gradient)
+            for root, gradient in zip(every, given, strict=True)
+        ],
+        *others,
+    )

@@ -14,9 +14,9 @@ from torch import nn
 
 from ddpbench.worker.training.precision import FULL
 from ddpbench.worker.training.types import NumberTypes
-from ddpbench.worker.verify.comparing import _without_rounding
 from ddpbench.worker.verify.perturbed import REPETITIONS, factor_of, perturb, rounding_of
 from ddpbench.worker.verify.tolerances import Tolerances
+from ddpbench.worker.verify.unproved import without_rounding
 from tests.ranks import run_ranks
 from tests.worker.own_cases import own_case
 from tests.worker.test_odd_models import proved
@@ -191,7 +191,7 @@ def test_only_errors_within_rounding_are_left_out() -> None:
     expected = {"a": torch.tensor([1.0, 1.0, 1.0, 1.0])}
     own = {"a": torch.tensor([1.0, 1.5, -1.0, 1.0])}
     rounding = {"a": torch.tensor([0.0, 0.0, 3.0, 0.0])}
-    error, decided = _without_rounding(before, own, expected, rounding)
+    error, decided = without_rounding(before, own, expected, rounding)
     assert error == pytest.approx(0.5 / 2)
     assert decided == pytest.approx(1 / 2)
 
@@ -199,7 +199,7 @@ def test_only_errors_within_rounding_are_left_out() -> None:
 def test_rounding_that_is_not_a_number_explains_nothing() -> None:
     expected = {"a": torch.tensor([1.0, 1.0])}
     rounding = {"a": torch.tensor([math.nan, 0.0])}
-    found = _without_rounding({"a": torch.zeros(2)}, {"a": torch.tensor([1.5, 1.0])}, expected, rounding)
+    found = without_rounding({"a": torch.zeros(2)}, {"a": torch.tensor([1.5, 1.0])}, expected, rounding)
     assert found == (pytest.approx(0.5 / math.sqrt(2)), pytest.approx(1 / math.sqrt(2)))
 
 

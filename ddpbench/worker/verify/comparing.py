@@ -21,8 +21,8 @@ from ddpbench.worker.verify.examination import Examination
 from ddpbench.worker.verify.faults import Faults
 from ddpbench.worker.verify.measured_rounding import rounding_of_average, rounding_of_changes
 from ddpbench.worker.verify.one_process import ComparingRank, Drawn, OneProcess, seed_update
-from ddpbench.worker.verify.rounding import real
 from ddpbench.worker.verify.tolerances import NARROW_CHANGE_TOLERANCE, TOLERANCES, Tolerances
+from ddpbench.worker.verify.unproved import FailedChange, FailedGradients, rounding_note, without_rounding
 from ddpbench.worker.verify.update_faults import UpdateFaults
 from ddpbench.worker.verify.values import Tensors, are_finite, dense, norm, trained_names
 from ddpbench.worker.verify.written import writes_sentence
@@ -100,6 +100,11 @@ class Comparer:
         self.first_loss: Any = None
         """Loss that the replica's first step returned, unchecked."""
         self._has_stepped = self._has_rounding = False
+        self._failed_gradients: dict[ComparedQuantity, FailedGradients] = {}
+        self._failed_changes: dict[ComparedQuantity, dict[frozenset[str], FailedChange]] = {}
+        """For each comparison, by the names of the compared parameters, its last result if that is a failure."""
+        self._rounding: dict[str, float] = {}
+        """Measured rounding of averaged gradients; empty if it was not measured."""
         self._lost: Callable[[], str] = str
 
     def allow_for(self, replica: Replica) -> None:
@@ -115,6 +120,7 @@ class Comparer:
         """
         error, name = self.worst(own, expected)
         proof = self.proof(compared, error)
+        self._failed_gradients[compared] = FailedGradients(own, expected)
         if proof.passed or error <= proof.tolerance:
             return proof
         return replace(proof, note=f"on rank {self.prover.rank} the most in {name}")
@@ -132,9 +138,13 @@ class Comparer:
         if doubtful and not self._has_rounding and self.prover.proves_double and not self.numbers.is_double:
             self._has_rounding = True
             if not self.faults.of_gradients():
-                self.tolerances.allow_rounding(rounding_of_average(self.one))
+                self.tolerances.allow_rounding(self._rounding_of_average())
                 return self.tolerances.worst(own, expected)
         return found
+
+    def _rounding_of_average(self) -> dict[str, float]:
+        self._rounding = self._rounding or rounding_of_average(self.one)
+        return self._rounding
 
     def change(
         self,
@@ -145,6 +155,7 @@ class Comparer:
         *,
         unchanged: str = UNCHANGED,
         train: Callable[[torch.nn.Module], Tensors] | None = None,
+        fault: Callable[[Proof], str] | None = None,
     ) -> Proof:
         """Compare the change of this rank's parameters by updates with the change of one process's parameters.
 
@@ -152,7 +163,8 @@ class Comparer:
         Return the result as a proof, whose note is `unchanged` if no parameter changed. `train` repeats one process's
         training of a model in its initial state, and returns the model's parameters. It is used to measure rounding if
         the error exceeds the tolerance and float64 has proved this comparison: errors of numbers that rounding explains
-        are then left out.
+        are then left out. `fault` returns why the comparison of a failed proof is meaningless, or `""`; by default,
+        gradients and updates of a class with a loss are examined.
         """
         allowed = self.tolerances.change
         rounds = allowed is None or self.tolerances.rounds
@@ -163,6 +175,8 @@ class Comparer:
             note += ": float64 proves it" if self.prover.proves_double else ""
             return not_compared(compared, self.name, note)
         own = {name: value for name, value in own.items() if name not in self.model.writes}
+        failed, names = self._failed_changes.setdefault(compared, {}), frozenset(expected)
+        failed.pop(names, None)
         note = self.faults.of_exchange() or self._cannot_compare(before, own, expected)
         if compared == "parameters, same samples":
             allowed = self.tolerances.change_after(allowed)
@@ -183,13 +197,16 @@ class Comparer:
             self.prover.proved_in_double.add(compared)
         doubtful = allowed < proof.error <= NARROW_CHANGE_TOLERANCE
         in_double = compared in self.prover.proved_in_double and not self.numbers.is_double
-        if train and doubtful and in_double and not self._fault_of_change(proof):
-            rounding = rounding_of_changes(self.one, train)
-            error, decided = _without_rounding(before, own, expected, rounding)
+        fault = fault or self._fault_of_change
+        if train and doubtful and in_double and not fault(proof):
+            _, rounding = rounding_of_changes(self.one, train)
+            error, decided = without_rounding(before, own, expected, rounding)
             if self.prover.agreed(float(decided > LARGEST_DECIDED)) == 0:
                 proof = self.proof(compared, error, allowed)
             else:
                 return not_compared(compared, self.name, _DECIDED)
+        if not proof.passed and train:
+            failed[names] = FailedChange(before, own, expected, allowed, train)
         if self.model.writes and proof.passed:
             return replace(
                 proof, note=f"{writes_sentence(self.model.writes)}; these are left out of this comparison"
@@ -214,7 +231,11 @@ class Comparer:
         frozen = sorted((own.keys() | before.keys()) - expected.keys())
         if agreed(float(bool(frozen) and before.keys() >= set(frozen))):
             shown = f" ({frozen[0].removeprefix('network.')}, ...)" if frozen else ""
-            return f"the model freezes parameters{shown} after some forwards, and one process makes more than a rank"
+            thaws = agreed(float(not self.faults.trains_first(frozen))) > 0
+            return (
+                f"the model {'thaws' if thaws else 'freezes'} parameters{shown} after some forwards, and one process "
+                "makes more than a rank"
+            )
         if agreed(float(not are_finite(expected))) and agreed(float(not are_finite(own))):
             ranks = ", ".join(map(str, self.model.spoiled()))
             return (
@@ -281,9 +302,26 @@ class Comparer:
             if fault and fault != self.updates.by_rank():
                 return not_compared(proof.compared, self.name, fault)
         if not fault:
-            return replace(proof, note=_OTHER_BITS) if proof.compared == "final replicas" else proof
+            other_bits = proof.compared == "final replicas"
+            return replace(proof, note=_OTHER_BITS) if other_bits else self.unless_by_rounding(proof)
         self.prover.blame(fault)
         return replace(proof, note=fault)
+
+    def unless_by_rounding(self, proof: Proof) -> Proof:
+        """Return a failed `proof`, but count it as not compared if other roundings change its reference as much.
+
+        No fault of the model may be left to find. All ranks must call this method together.
+        """
+        note, compared = "", proof.compared
+        if not math.isfinite(proof.error):
+            return proof
+        if changes := list(self._failed_changes.get(compared, {}).values()):
+            note = rounding_note(self.prover, [each.explained(self.one) for each in changes])
+        elif compared in self._failed_gradients and proof.error <= self.tolerances.most_rounding:
+            gradients = self._failed_gradients[compared]
+            found = gradients.explained(self.tolerances, self._rounding_of_average())
+            note = rounding_note(self.prover, [found])
+        return not_compared(compared, self.name, note) if note else proof
 
     def _unless_by_chance(self, proof: Proof) -> Proof:
         """Return `proof`, but count a passed proof as not compared if it may have passed only through a model's fault.
@@ -350,28 +388,6 @@ def gap(comparer: Comparer, own: Tensors, expected: Tensors) -> float:
     All ranks must call this function together.
     """
     return comparer.prover.agreed(comparer.worst(own, expected)[0])
-
-
-def _without_rounding(
-    before: Tensors, own: Tensors, expected: Tensors, rounding: Tensors
-) -> tuple[float, float]:
-    """Return the relative error of changes. Numbers whose error is within `rounding` are left out.
-
-    Also return, as a fraction of the expected changes' norm, the changes that rounding decides. These are the changes
-    for which rounding explains an error of at least half the change.
-    """
-    gaps, decided, whole = 0.0, 0.0, 0.0
-    for name, value in own.items():
-        gap, change = (
-            real(value - expected[name]).abs(),
-            real(expected[name] - before.get(name, expected[name])),
-        )
-        explained = rounding.get(name, torch.zeros_like(gap))
-        # Rounding that is NaN explains no error, and is taken to decide the change.
-        gaps += float((gap[~(gap <= explained)] ** 2).sum())
-        decided += float((change[~(change.abs() >= 2 * explained)] ** 2).sum())
-        whole += float((change**2).sum())
-    return (math.sqrt(gaps / whole), math.sqrt(decided / whole)) if whole else (math.inf, 0.0)
 
 
 def check_trained(prover: ComparingRank, model: torch.nn.Module) -> None:

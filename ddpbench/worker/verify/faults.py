@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import traceback
+from collections.abc import Iterable
 
 import torch
 
@@ -62,6 +63,10 @@ class Faults:
     def watch(self, model: torch.nn.Module) -> None:
         """Store which parameters the model trains now, because its steps may change that."""
         self._watched.append((model, trained_names(model)))
+
+    def trains_first(self, names: Iterable[str]) -> bool:
+        """Return whether watched models trained all parameters with these names at first."""
+        return all(first.issuperset(names) for _, first in self._watched)
 
     def of_other_trained(self) -> str:
         """Return a sentence if steps of a watched model freeze parameters or make others trainable; otherwise `""`.

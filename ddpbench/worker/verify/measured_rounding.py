@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from ddpbench.worker.verify.one_process import OneProcess
-from ddpbench.worker.verify.perturbed import factor_of, rounding_of
+from ddpbench.worker.verify.perturbed import factor_of, repeated, rounding_of
 from ddpbench.worker.verify.values import Tensors, norm
 
 
@@ -23,11 +23,13 @@ def rounding_of_average(one: OneProcess) -> dict[str, float]:
     return {name: float(norm([error])) / whole if whole else 0.0 for name, error in errors.items()}
 
 
-def rounding_of_changes(one: OneProcess, train: Callable[[torch.nn.Module], Tensors]) -> Tensors:
-    """Return, for each number of the parameters, how large an error of its change in training rounding explains.
+def rounding_of_changes(
+    one: OneProcess, train: Callable[[torch.nn.Module], Tensors], *, parameters: bool = True
+) -> tuple[Tensors, Tensors]:
+    """Repeat a training, and return the changes of parameters, and how large an error of each number rounding explains.
 
-    `train` trains a model from its initial state, and returns its parameters. All ranks must call this function
-    together.
+    `train` trains a model from its initial state, and returns its parameters. If `parameters`, their last digits are
+    changed too. All ranks must call this function together.
     """
 
     def changes() -> Tensors:
@@ -35,7 +37,7 @@ def rounding_of_changes(one: OneProcess, train: Callable[[torch.nn.Module], Tens
         before = {name: each.detach().clone() for name, each in model.named_parameters()}
         return {name: after - before[name] for name, after in train(model).items()}
 
-    return rounding_of(changes, partial(_disturbed, one, parameters=True))
+    return repeated(changes, partial(_disturbed, one, parameters=parameters))
 
 
 @contextmanager

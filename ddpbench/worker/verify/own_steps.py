@@ -34,7 +34,7 @@ from ddpbench.worker.training.training import Training, all_equal, checksum
 from ddpbench.worker.training.types import NumberTypes, compared_numbers, names_of
 from ddpbench.worker.verify.comparing import UNCHANGED, Comparer, check_trained, not_compared
 from ddpbench.worker.verify.faults import NOT_REPEATED, UNSEEDED, by_rank
-from ddpbench.worker.verify.one_process import ComparingRank
+from ddpbench.worker.verify.one_process import ComparingRank, OneProcess
 from ddpbench.worker.verify.optimizers import in_words
 from ddpbench.worker.verify.outside_state import OutsideState, outside_words, owner_of
 from ddpbench.worker.verify.refusals import waits_for
@@ -171,8 +171,8 @@ def _compared(
         yield not_compared("parameters, same samples", comparer.name, note)
     elif lockstep is not None:
         proof = _same_samples(comparer, parts, lockstep, before, after, late=late)
-        if not proof.passed and (fault := _repeated(called, backwards)):
-            proof = replace(proof, note=fault)
+        if not proof.passed:
+            proof = _examined(comparer, proof, lockstep, _repeated(called, backwards) or late)
         yield _explained(prover, _unless_by_rank(comparer, proof, lockstep), late)
     if training.strategy.replicas_equal and prover.processes > 1:
         final = _alike(comparer, "final replicas", model)
@@ -198,7 +198,16 @@ def _same_samples(
     """Compare this rank's parameters after the steps with the lockstep replicas' parameters; return a proof."""
     prover, numbers = comparer.prover, comparer.numbers
 
-    def held(expected: Tensors) -> Proof:
+    def repeated(model: torch.nn.Module, shards: Sequence[Any], sends: bool) -> Tensors:
+        again = Lockstep(prover.training, numbers, shards, prover.on_step, sends=sends, one=comparer.one)
+        again.run()
+        return again.parameters
+
+    def fault_of(_: Proof) -> str:
+        return _unrepeatable(prover, numbers, comparer.shards, before, lockstep.parameters)
+
+    def held(expected: Tensors, shards: Sequence[Any], *, sends: bool = False) -> Proof:
+        train = partial(repeated, shards=shards, sends=sends)
         proofs = []
         # Separately for each optimizer, because a large network would hide an error in a small one.
         for names, stepped in zip(lockstep.updated_together, lockstep.stepped, strict=True):
@@ -206,15 +215,22 @@ def _same_samples(
                 {name: one[name] for name in names & one.keys()} for one in (before, after, expected)
             )
             why = UNCHANGED if stepped else _NO_UPDATES.format(made=lockstep.made)
-            proofs.append(comparer.change("parameters, same samples", first, own, wanted, unchanged=why))
+            compared: ComparedQuantity = "parameters, same samples"
+            proofs.append(
+                comparer.change(compared, first, own, wanted, unchanged=why, train=train, fault=fault_of)
+            )
         return max(proofs, key=_how_bad)
 
     expected = lockstep.parameters
-    proof = held(expected)
+    proof = held(expected, comparer.shards)
     if not proof.passed and (fault := _unrepeatable(prover, numbers, comparer.shards, before, expected)):
         proof = not_compared(proof.compared, comparer.name, fault)
     if not proof.passed and (sent := _with_buffers_sent(prover, numbers, parts)) is not None:
-        proof = held(sent) if prover.processes > 1 else not_compared(proof.compared, comparer.name, _STATE)
+        proof = (
+            held(sent, parts, sends=True)
+            if prover.processes > 1
+            else not_compared(proof.compared, comparer.name, _STATE)
+        )
         proof = replace(proof, note=_SENT) if proof.passed and not proof.note else proof
     comparer.check_lost(proof)
     # All ranks know of parameters that became trainable late on any rank.
@@ -254,6 +270,21 @@ def _unless_by_rank(comparer: Comparer, proof: Proof, lockstep: Lockstep) -> Pro
         return proof
     fault = _differing(comparer.prover, lockstep)
     return not_compared(proof.compared, comparer.name, fault) if fault else proof
+
+
+def _examined(comparer: Comparer, proof: Proof, lockstep: Lockstep, fault: str) -> Proof:
+    """Return a failed `proof` with its class's `fault`, or as not compared if other roundings explain its error.
+
+    Raises:
+        RuntimeError: steps leave out parameters whose gradients DDP waits for; raised on all ranks.
+    """
+    prover = comparer.prover
+    waits = waits_for(prover.training, lockstep.left_out) if lockstep.left_out else ""
+    if prover.agreed(float(bool(waits))):
+        raise RuntimeError(waits or "see the other ranks")
+    if prover.agreed(float(bool(fault or proof.note))):
+        return replace(proof, note=fault or proof.note)
+    return comparer.unless_by_rounding(proof)
 
 
 def _differing(prover: ComparingRank, lockstep: Lockstep | None) -> str:
@@ -556,14 +587,17 @@ class Lockstep:
         seed: int = 0,
         sends: bool = False,
         alike: bool = False,
+        one: OneProcess | None = None,
     ) -> None:
         """Make the replicas: one model and its optimizers per shard.
 
         `seed` is added to the ranks' seeds. If `alike`, all replicas use the first rank's seed. If `sends`, all
-        replicas get the first one's buffers before each forward pass. `on_step` is called after every step.
+        replicas get the first one's buffers before each forward pass. `on_step` is called after every step. If `one` is
+        given, models are made by it, and gradients are computed with its factor.
         """
         self._training, self._shards, self._on_step = training, shards, on_step
-        self._models = [training.fresh_model(numbers.cast, FULL) for _ in shards]
+        self._models = [one.fresh() if one else training.fresh_model(numbers.cast, FULL) for _ in shards]
+        self._factor = one.factor if one else 1.0
         if sends:
             for replicas in zip(*(_parts_of(model) for model in self._models), strict=True):
                 _SentBuffers(replicas)
@@ -580,8 +614,8 @@ class Lockstep:
         self._waits_for = [[UPDATES for _ in self._optimizers[0].all] for _ in shards]
         """For each replica, the number of updates that each of its optimizers still has to make."""
         for number, optimizers in enumerate(self._optimizers):
-            for index, one in enumerate(optimizers.all):
-                one.register_step_post_hook(partial(_stepped, self._waits_for[number], index))
+            for index, each in enumerate(optimizers.all):
+                each.register_step_post_hook(partial(_stepped, self._waits_for[number], index))
         self.made = 0
         """Number of steps that each replica makes."""
         self.exchanges = False
@@ -596,6 +630,9 @@ class Lockstep:
         self._unused_are_found = bool(getattr(training.options, "find_unused_parameters", False))
         self._turn, self._started = 0, False
         self._backwards = [0 for _ in shards]
+        self.left_out: list[str] = []
+        """Names of parameters that some backward pass left out, although it reached others that are wrapped with them.
+        """
         self._changed = threading.Condition()
         self._ended: set[int] = set()
         self._error: BaseException | None = None
@@ -655,10 +692,12 @@ class Lockstep:
         ]
 
         def meet(backward: Callable[[], None]) -> None:
-            backward()
-            self._pass_on(numbers[threading.get_ident()])
+            number = numbers[threading.get_ident()]
+            with _divided(self._models[number], self._factor):
+                backward()
+            self._pass_on(number)
 
-        with around_backward(meet, numbers), noticing_exchanges() as seen:
+        with around_backward(meet, numbers, self._factor), noticing_exchanges() as seen:
             for number, thread in enumerate(threads):
                 thread.start()
                 numbers[thread.ident or 0] = number
@@ -741,6 +780,7 @@ class Lockstep:
             waits = "" if lacks_part else waits_for(self._training, missed)
             self._error = self._error or UnequalRanksError(waits or _UNLIKE_BACKWARDS)
             return
+        self._note_left_out()
         for together in zip(*(model.parameters() for model in self._models), strict=True):
             gradients = [each.grad for each in together if each.grad is not None]
             if not gradients:
@@ -748,6 +788,14 @@ class Lockstep:
             whole = torch.stack(gradients).sum(0) / len(together)
             for each in together:
                 each.grad = whole.clone()
+
+    def _note_left_out(self) -> None:
+        names = {id(each): name.removeprefix("network.") for name, each in self._models[0].named_parameters()}
+        for part in _parts_of(self._models[0]):
+            own = [each for each in part.parameters() if f"network.{names[id(each)]}" in self._trained]
+            left = [names[id(each)] for each in own if each.grad is None or not each.requires_grad]
+            if len(left) < len(own):
+                self.left_out += [name for name in left if name not in self.left_out]
 
 
 _UNLIKE_BACKWARDS = (
@@ -792,6 +840,24 @@ def _parts_of(model: Any) -> list[torch.nn.Module]:
 
 def _stepped(waits_for: list[int], index: int, *_: Any) -> None:
     waits_for[index] -= 1
+
+
+@contextmanager
+def _divided(model: torch.nn.Module, factor: float) -> Iterator[None]:
+    """Divide by `factor` the gradients that the enclosed code adds to a model's."""
+    if factor == 1:
+        yield
+        return
+    before = {name: each.grad for name, each in model.named_parameters()}
+    for each in model.parameters():
+        each.grad = None
+    yield
+    for name, each in model.named_parameters():
+        own, earlier = each.grad, before.get(name)
+        if own is not None:
+            each.grad = own / factor if earlier is None else earlier + own / factor
+        else:
+            each.grad = earlier
 
 
 class _StoppedError(Exception):

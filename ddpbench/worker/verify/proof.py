@@ -11,7 +11,8 @@ import torch.distributed as dist
 
 from ddpbench.causes import exception_words
 from ddpbench.measure.blocks import Control
-from ddpbench.records import Costs, Proof
+from ddpbench.records import ComparedQuantity, Costs, Proof
+from ddpbench.strategies import Promise
 from ddpbench.strategies.base import CannotTrainError
 from ddpbench.strategies.trees import cast, chunk, copied, map_tensors, tensors, undivided
 from ddpbench.units import series_of
@@ -31,6 +32,12 @@ _MOST_TOGETHER = 1 << 22
 """Largest number of elements in a message that combines several tensors. Sending each small tensor separately would
 take most of a proof's time.
 """
+
+_FIRST_COMPARED: dict[Promise, ComparedQuantity] = {
+    "averaged": "parameters, averaged",
+    "ordered": "parameters, updates in the server's order",
+}
+"""What decides a proof of these promises, which compare no gradients."""
 
 
 class Prover:
@@ -94,7 +101,8 @@ class Prover:
         ):
             self.proves_double = False
             left_out = every.pop(0)
-            yield not_compared("gradients, same shards", left_out.name, reason)
+            first_compared = _FIRST_COMPARED.get(strategy.promise(options), "gradients, same shards")
+            yield not_compared(first_compared, left_out.name, reason)
         for numbers in every:
             precision = FULL if numbers.is_double else self.training.precision
             first = Drawn((inputs, targets), shards).cast(numbers.cast)

@@ -1,0 +1,143 @@
+"""Decide whether a comparison that failed is unproved, because other roundings change its reference as much."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ddpbench.collectives.exchange import gather_values
+from ddpbench.records import ROUNDING_ALONE
+from ddpbench.worker.verify.measured_rounding import rounding_of_changes
+from ddpbench.worker.verify.one_process import ComparingRank, OneProcess
+from ddpbench.worker.verify.rounding import real
+from ddpbench.worker.verify.tolerances import Tolerances
+from ddpbench.worker.verify.values import Tensors, norm
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """How much of a comparison's error rounding explains, on one rank."""
+
+    whole: bool
+    """True if the error without the numbers, or the parameters, that rounding explains is within its limit."""
+    name: str
+    """Name of the parameter with the largest error."""
+    error: float
+    rounding: float
+    """Error of this parameter that rounding explains, in the same unit as `error`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedGradients:
+    """This rank's gradients, and those of one process that they were compared with."""
+
+    own: Tensors
+    expected: Tensors
+
+    def explained(self, tolerances: Tolerances, rounding: Mapping[str, float]) -> Explained:
+        """Return how much of the error `rounding` explains; it has errors as fractions of all gradients' norm."""
+        error, name = tolerances.worst(self.own, self.expected)
+        wider = copy.copy(tolerances)
+        wider.allow_rounding({each: size for each, size in rounding.items() if math.isfinite(size)})
+        whole = float(norm(list(self.expected.values())))
+        unit = (
+            error / float(norm([self.own[name] - self.expected[name]]))
+            if error and name in self.expected
+            else 0.0
+        )
+        measured = rounding.get(name, 0.0) * whole * unit
+        within = wider.worst(self.own, self.expected)[0] <= tolerances.gradient
+        return Explained(within, name, error, measured)
+
+
+@dataclass(frozen=True, slots=True)
+class FailedChange:
+    """This rank's parameters before and after training, and those of one process after the same training."""
+
+    before: Tensors
+    own: Tensors
+    expected: Tensors
+    allowed: float
+    """Largest allowed relative error of the change."""
+    train: Callable[[torch.nn.Module], Tensors]
+    """Repeats one process's training of a model in its initial state, and returns the model's parameters."""
+
+    def explained(self, one: OneProcess) -> Explained:
+        """Repeat one process's training with other roundings, and return how much of the error these explain.
+
+        Nothing is explained if one process's training does not repeat with the same roundings. All ranks must call
+        this method together.
+        """
+        plain, rounding = rounding_of_changes(one, self.train, parameters=False)
+        known = [name for name in self.own if name in self.before]
+        changes = {name: real(self.expected[name] - self.before[name]) for name in known}
+        scale = float(norm(list(changes.values())))
+        again = float(norm([plain[name] - changes[name] for name in known if name in plain]))
+        gaps = {name: float(norm([self.own[name] - self.expected[name]])) for name in self.own}
+        name = max(gaps, key=lambda each: gaps[each], default="")
+        left, _ = without_rounding(self.before, self.own, self.expected, rounding)
+        repeats = plain.keys() >= set(known) and again <= self.allowed * scale
+        measured = float(norm([rounding[name]])) if name in rounding else 0.0
+        return Explained(
+            repeats and left <= self.allowed,
+            name,
+            gaps.get(name, 0.0) / scale if scale else math.inf,
+            measured / scale if scale else math.inf,
+        )
+
+
+def without_rounding(
+    before: Tensors, own: Tensors, expected: Tensors, rounding: Tensors
+) -> tuple[float, float]:
+    """Return the relative error of changes. Numbers whose error is within `rounding` are left out.
+
+    Also return, as a fraction of the expected changes' norm, the changes that rounding decides. These are the changes
+    for which rounding explains an error of at least half the change.
+    """
+    gaps, decided, whole = 0.0, 0.0, 0.0
+    for name, value in own.items():
+        gap, change = (
+            real(value - expected[name]).abs(),
+            real(expected[name] - before.get(name, expected[name])),
+        )
+        explained = rounding.get(name, torch.zeros_like(gap))
+        explained = explained.where(explained.isfinite(), math.nan)
+        # Rounding that is not finite explains no error, and is taken to decide the change.
+        gaps += float((gap[~(gap <= explained)] ** 2).sum())
+        decided += float((change[~(change.abs() >= 2 * explained)] ** 2).sum())
+        whole += float((change**2).sum())
+    return (math.sqrt(gaps / whole), math.sqrt(decided / whole)) if whole else (math.inf, 0.0)
+
+
+def rounding_note(prover: ComparingRank, found: Sequence[Explained]) -> str:
+    """Return a sentence on the largest error if rounding explains the errors on all ranks; otherwise `""`.
+
+    All ranks must call this function together.
+    """
+    if prover.agreed(float(not all(each.whole for each in found))):
+        return ""
+    own = max(found, key=lambda each: each.error)
+    every = [own]
+    if prover.processes > 1:
+        every = gather_values([own.name, own.error, own.rounding], _explained, prover.group)
+    most = max(every, key=lambda each: each.error)
+    name = most.name.removeprefix("network.")
+    return f"{ROUNDING_ALONE} {name} as much (error {most.error:.2g}, by rounding {most.rounding:.2g})"
+
+
+def _explained(sent: Any) -> Explained:
+    """Return a rank's largest error, parsed from the values that it sent (a parser for `gather_values`).
+
+    Raises:
+        TypeError: a value has a wrong type.
+        ValueError: the number of values is wrong.
+    """
+    name, error, rounding = sent
+    if not isinstance(name, str):
+        raise TypeError("a name is expected")
+    return Explained(True, name, float(error), float(rounding))

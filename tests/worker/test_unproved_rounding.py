@@ -1,0 +1,187 @@
+"""A comparison that exceeds its limit by rounding alone is unproved, and wrong training of the same models is found."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ddpbench.records import ROUNDING_ALONE, Proof, why_unproved
+from ddpbench.worker.training.precision import FULL
+from ddpbench.worker.training.types import NumberTypes
+from ddpbench.worker.verify import unproved
+from ddpbench.worker.verify.tolerances import Tolerances
+from ddpbench.worker.verify.unproved import Explained, FailedChange, FailedGradients, rounding_note
+from tests.ranks import run_ranks
+from tests.worker.faulty import FAULTS, planted
+from tests.worker.own_cases import own_case
+from tests.worker.test_odd_models import proved
+
+FILE = Path(__file__).parent / "rounding_models.py"
+DOUBLE = NumberTypes(cast=torch.float64, given=(torch.float32,))
+
+
+def verdicts(rank: int, processes: int, name: str, strategy: str, faults: tuple[str, ...]) -> dict[str, str]:
+    """Return a case's result with each of these planted faults."""
+    from ddpbench.strategies.data_parallel import ThreadedReplica
+    from ddpbench.strategies.ddp.replica import DdpReplica
+    from ddpbench.strategies.post_local_sgd.replica import PostLocalSgdReplica
+
+    kinds: dict[str, Any] = {"data_parallel": ThreadedReplica, "post_local_sgd": PostLocalSgdReplica}
+    results = {}
+    for fault in faults:
+        with planted(kinds.get(strategy, DdpReplica), fault, rank, 3):
+            found, _ = proved(own_case(FILE, name, strategy, 3), rank, processes)
+        diverged = [one for one in found if not one.passed]
+        results[fault] = "diverged" if diverged else why_unproved(found) or "proved"
+    return results
+
+
+def one(name: str, strategy: str, *faults: str) -> dict[str, str]:
+    results: dict[str, str] = run_ranks(
+        verdicts, 1 if strategy == "data_parallel" else 3, name, strategy, faults
+    )[0]
+    return {
+        fault: "unproved" if result.startswith(ROUNDING_ALONE) else result
+        for fault, result in results.items()
+    }
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("name", "strategy"),
+    [
+        ("LionSteps", "ddp"),
+        ("PriceSteps", "ddp"),
+        ("Bytes", "data_parallel"),
+        ("TinyEpsilon", "post_local_sgd"),
+    ],
+)
+def test_an_error_within_rounding_is_unproved_and_a_weight_that_is_never_trained_diverges(
+    name: str, strategy: str
+) -> None:
+    assert one(name, strategy, "", "weight_skipped") == {"": "unproved", "weight_skipped": "diverged"}
+
+
+@pytest.mark.ranks
+def test_rounding_in_float32_is_measured_in_steps_too_if_float64_proves_them() -> None:
+    assert one("AdagradSteps", "ddp", "", "rank_left_out") == {"": "proved", "rank_left_out": "diverged"}
+
+
+@pytest.mark.ranks
+def test_parameters_that_are_averaged_are_compared_though_float64_is_not() -> None:
+    assert one("Bytes", "post_local_sgd", "") == {"": "proved"}
+
+
+LARGE = {"scaled": "proved", "divided_twice": "proved"}
+"""Results of faults that do not show in a few updates of an optimizer that divides by a gradient's size."""
+
+
+@pytest.mark.ranks
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "strategy", "others"),
+    [
+        ("Plain", "ddp", {}),
+        ("Steps", "ddp", {}),
+        ("NormSteps", "ddp", {}),
+        ("AdagradSteps", "ddp", {}),
+        ("LionSteps", "ddp", {}),
+        ("PriceSteps", "ddp", {}),
+        ("Bytes", "data_parallel", {}),
+        ("TinyEpsilon", "post_local_sgd", {}),
+    ],
+)
+def test_planted_faults_diverge_though_rounding_is_large(
+    name: str, strategy: str, others: dict[str, str]
+) -> None:
+    faults = FAULTS[:-1] if strategy == "data_parallel" else FAULTS
+    assert one(name, strategy, *faults) == dict.fromkeys(faults, "diverged") | others
+
+
+def test_a_note_on_rounding_leaves_a_case_unproved_in_any_type() -> None:
+    def proof(dtype: str, note: str = "") -> Proof:
+        tolerance = math.inf if note else 0.05
+        return Proof(
+            compared="parameters, same samples",
+            dtype=dtype,
+            error=0.0,
+            tolerance=tolerance,
+            passed=True,
+            note=note,
+        )
+
+    note = f"{ROUNDING_ALONE} 0.bias as much (error 3e-06, by rounding 7e-06)"
+    assert why_unproved([proof("float64", note), proof("float32")]) == note
+    assert why_unproved([proof("float64"), proof("float32", "float64 proves it")]) == ""
+
+
+class Alone:
+    """The prover of a single process."""
+
+    processes, group = 1, None
+
+    def agreed(self, value: float) -> float:
+        return value
+
+
+def note_on(*found: Explained) -> str:
+    prover: Any = Alone()
+    return rounding_note(prover, found)
+
+
+def test_the_note_has_the_parameter_with_the_largest_error_and_any_unexplained_error_leaves_none() -> None:
+    small, large = Explained(True, "network.a", 1e-5, 2e-5), Explained(True, "network.b", 3e-5, 4e-5)
+    assert note_on(small, large) == f"{ROUNDING_ALONE} b as much (error 3e-05, by rounding 4e-05)"
+    assert note_on(small, Explained(False, "network.b", 3e-5, 4e-5)) == ""
+
+
+def explained(
+    monkeypatch: pytest.MonkeyPatch, own: list[float], rounding: list[float], *, again: float = 1.0
+) -> bool:
+    """Return whether rounding explains an error of parameters that change from 0 to 1; `again` repeats the change."""
+    measured = {"a": torch.full((2,), again)}, {"a": torch.tensor(rounding)}
+    monkeypatch.setattr(unproved, "rounding_of_changes", lambda *_, **__: measured)
+    one_process: Any = None
+    before, after, expected = ({"a": each} for each in (torch.zeros(2), torch.tensor(own), torch.ones(2)))
+    return FailedChange(before, after, expected, 1e-6, lambda _: {}).explained(one_process).whole
+
+
+def test_rounding_explains_an_error_of_its_size_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert explained(monkeypatch, [1.0, 1.5], [0.0, 0.6])
+    assert not explained(monkeypatch, [1.0, 1.5], [0.0, 0.4])
+    assert not explained(monkeypatch, [1.01, 1.5], [0.0, 0.6])
+
+
+@pytest.mark.parametrize("size", [math.nan, math.inf])
+def test_rounding_that_is_not_finite_explains_nothing(monkeypatch: pytest.MonkeyPatch, size: float) -> None:
+    assert not explained(monkeypatch, [1.0, 1.5], [0.0, size])
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_a_parameter_that_is_not_finite_is_not_explained(
+    monkeypatch: pytest.MonkeyPatch, wrong: float
+) -> None:
+    assert not explained(monkeypatch, [1.0, wrong], [0.0, 0.6])
+
+
+def test_a_training_that_does_not_repeat_is_not_explained_by_rounding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert not explained(monkeypatch, [1.0, 1.5], [0.0, 0.6], again=1.2)
+    assert not explained(monkeypatch, [1.0, 1.5], [0.0, 0.6], again=math.nan)
+
+
+def test_gradients_are_explained_by_their_own_rounding_and_none_without_a_gradient() -> None:
+    tolerances = Tolerances(DOUBLE, FULL)
+    expected = {"large": torch.ones(1).double(), "zero": torch.zeros(1).double()}
+    own = expected | {"zero": torch.full((1,), 5e-11).double()}
+    failed = FailedGradients(own, expected)
+    assert failed.explained(tolerances, {"zero": 1e-10}).whole
+    for rounding in ({"zero": 1e-11}, {"large": 1e-10}, {"zero": math.nan}, {"zero": math.inf}, {}):
+        assert not failed.explained(tolerances, rounding).whole
+    nothing = FailedGradients(own, {name: torch.zeros_like(value) for name, value in expected.items()})
+    assert not nothing.explained(tolerances, {"zero": 1e-10, "large": 1e-10}).whole
