@@ -174,7 +174,7 @@ class PriceSteps(NormSteps):
 
 
 class Scaled(nn.Module):
-    """A network that takes bytes and computes in float32 whatever its type."""
+    """A network that takes bytes and computes in float32 only."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -231,7 +231,8 @@ def test_what_wraps_ddp_takes_the_switches_that_its_messages_name() -> None:
     [
         ("Thaws", "ddp", "the model trains other parameters after some steps"),
         ("Thaws", "zero1", "the model trains other parameters after some steps"),
-        ("Thaws", "fsdp", "after some forwards, and one process makes more than a rank"),
+        ("Thaws", "fsdp", "the model thaws parameters (0.bias, ...) after some forwards"),
+        ("Freezes", "fsdp", "the model freezes parameters (net.0.bias, ...) after some forwards"),
         ("ByRank", "ddp", "gives other gradients on each rank"),
         ("ByRank", "fsdp", "gives other gradients on each rank"),
         ("ByAskedRank", "ddp", "gives other gradients on each rank"),

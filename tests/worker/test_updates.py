@@ -617,6 +617,18 @@ def test_parameters_that_are_frozen_midway_are_named_where_replicas_differ() -> 
         assert fault.startswith("the model trains other parameters after some steps than before")
 
 
+@pytest.mark.ranks
+def test_a_step_that_freezes_parameters_is_told_that_ddp_waits_for_their_gradients() -> None:
+    strategies = ["ddp", "zero1", "ddp find_unused_parameters=true", "fsdp", "master"]
+    for found in run_ranks(each_ended, 2, ["FreezesInStep"], strategies):
+        for strategy in ("ddp", "zero1"):
+            status, reason = found.pop(("FreezesInStep", strategy))
+            assert status == "failed"
+            assert "DDP waits for the gradients of all parameters" in reason
+            assert f"0.weight: set options.{strategy}.find_unused_parameters = true" in reason
+        assert {key: value for key, value in found.items() if value != ("ok", "")} == {}
+
+
 def of_inspection(rank: int, processes: int, name: str) -> dict[str, Any]:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(processes)}
     return inspect_workload(own_case(FILE, name, "fsdp", 2))

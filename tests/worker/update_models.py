@@ -820,6 +820,18 @@ class ThawsOptimized(Stepping):
         return plain_step(model, batch, optimizer)
 
 
+class FreezesInStep(Stepping):
+    """Freezes its first layer in its third step."""
+
+    made = 0
+
+    def step(self, model: Any, batch: Any, optimizer: Any) -> torch.Tensor:
+        self.made += 1
+        if self.made == 3:
+            next(model.parameters()).requires_grad_(False)
+        return plain_step(model, batch, optimizer)
+
+
 class Freezes(Sound):
     """Freezes its first layer before its second update."""
 

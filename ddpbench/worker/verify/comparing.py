@@ -19,10 +19,10 @@ from ddpbench.worker.training.training import all_equal, checksum
 from ddpbench.worker.training.types import NumberTypes
 from ddpbench.worker.verify.examination import Examination
 from ddpbench.worker.verify.faults import Faults
-from ddpbench.worker.verify.measured_rounding import rounding_of_average, rounding_of_changes
+from ddpbench.worker.verify.measured_rounding import rounding_of_changes
 from ddpbench.worker.verify.one_process import ComparingRank, Drawn, OneProcess, seed_update
 from ddpbench.worker.verify.tolerances import NARROW_CHANGE_TOLERANCE, TOLERANCES, Tolerances
-from ddpbench.worker.verify.unproved import FailedChange, FailedGradients, rounding_note, without_rounding
+from ddpbench.worker.verify.unproved import FailedChange, FailedGradients, Failures, without_rounding
 from ddpbench.worker.verify.update_faults import UpdateFaults
 from ddpbench.worker.verify.values import Tensors, are_finite, dense, norm, trained_names
 from ddpbench.worker.verify.written import writes_sentence
@@ -100,11 +100,8 @@ class Comparer:
         self.first_loss: Any = None
         """Loss that the replica's first step returned, unchecked."""
         self._has_stepped = self._has_rounding = False
-        self._failed_gradients: dict[ComparedQuantity, FailedGradients] = {}
-        self._failed_changes: dict[ComparedQuantity, dict[frozenset[str], FailedChange]] = {}
-        """For each comparison, by the names of the compared parameters, its last result if that is a failure."""
-        self._rounding: dict[str, float] = {}
-        """Measured rounding of averaged gradients; empty if it was not measured."""
+        self.failures = Failures(self.one, self.tolerances)
+        """Failed comparisons, which may be unproved."""
         self._lost: Callable[[], str] = str
 
     def allow_for(self, replica: Replica) -> None:
@@ -120,7 +117,7 @@ class Comparer:
         """
         error, name = self.worst(own, expected)
         proof = self.proof(compared, error)
-        self._failed_gradients[compared] = FailedGradients(own, expected)
+        self.failures.gradients[compared] = FailedGradients(own, expected)
         if proof.passed or error <= proof.tolerance:
             return proof
         return replace(proof, note=f"on rank {self.prover.rank} the most in {name}")
@@ -138,13 +135,9 @@ class Comparer:
         if doubtful and not self._has_rounding and self.prover.proves_double and not self.numbers.is_double:
             self._has_rounding = True
             if not self.faults.of_gradients():
-                self.tolerances.allow_rounding(self._rounding_of_average())
+                self.tolerances.allow_rounding(self.failures.rounding_of_average())
                 return self.tolerances.worst(own, expected)
         return found
-
-    def _rounding_of_average(self) -> dict[str, float]:
-        self._rounding = self._rounding or rounding_of_average(self.one)
-        return self._rounding
 
     def change(
         self,
@@ -175,21 +168,14 @@ class Comparer:
             note += ": float64 proves it" if self.prover.proves_double else ""
             return not_compared(compared, self.name, note)
         own = {name: value for name, value in own.items() if name not in self.model.writes}
-        failed, names = self._failed_changes.setdefault(compared, {}), frozenset(expected)
-        failed.pop(names, None)
+        self.failures.forget(compared, expected)
         note = self.faults.of_exchange() or self._cannot_compare(before, own, expected)
         if compared == "parameters, same samples":
             allowed = self.tolerances.change_after(allowed)
             note = note or (_TOO_COARSE if math.isinf(allowed) else "")
         if note:
             return not_compared(compared, self.name, note)
-        error, changed = math.inf, True
-        if own.keys() <= expected.keys():
-            gaps = norm([own[name] - expected[name] for name in own])
-            # Parameters that a step made trainable are not in `before`.
-            scale = norm([expected[name] - before[name] for name in own if name in before])
-            changed = bool(scale) or bool(gaps)
-            error = float(gaps / scale) if changed else 0.0  # infinite if no change was expected
+        error, changed = _error_of_change(before, own, expected)
         if not self.prover.agreed(float(changed)):
             return not_compared(compared, self.name, unchanged)
         proof = self.proof(compared, error if math.isfinite(error) else math.inf, allowed)
@@ -206,7 +192,7 @@ class Comparer:
             else:
                 return not_compared(compared, self.name, _DECIDED)
         if not proof.passed and train:
-            failed[names] = FailedChange(before, own, expected, allowed, train)
+            self.failures.add(compared, FailedChange(before, own, expected, allowed, train))
         if self.model.writes and proof.passed:
             return replace(
                 proof, note=f"{writes_sentence(self.model.writes)}; these are left out of this comparison"
@@ -242,16 +228,6 @@ class Comparer:
                 f"{_NOT_FINITE} Samples of rank {ranks} hold NaN or infinite values" if ranks else _NOT_FINITE
             )
         return ""
-
-    def settle_scale(self, model: torch.nn.Module, batch: Any) -> None:
-        """Halve an fp16 loss's scale until this batch's gradients are finite on all ranks, as training would do."""
-        if self.precision.name != "fp16":
-            return
-        for _ in range(MOST_HALVINGS):
-            gradient = self.prover.gradient(self.one.copied(model), batch, self.precision)
-            infinite = not are_finite(gradient)
-            if not self.prover.agreed(float(infinite)) or not self.precision.lower_scale():
-                return
 
     def check_lost(self, proof: Proof) -> None:
         """After a failed comparison, refuse a model whose steps the strategy cannot reproduce fully.
@@ -302,26 +278,12 @@ class Comparer:
             if fault and fault != self.updates.by_rank():
                 return not_compared(proof.compared, self.name, fault)
         if not fault:
-            other_bits = proof.compared == "final replicas"
-            return replace(proof, note=_OTHER_BITS) if other_bits else self.unless_by_rounding(proof)
+            if proof.compared == "final replicas":
+                return replace(proof, note=_OTHER_BITS)
+            note = self.failures.note_on_rounding(proof)
+            return not_compared(proof.compared, self.name, note) if note else proof
         self.prover.blame(fault)
         return replace(proof, note=fault)
-
-    def unless_by_rounding(self, proof: Proof) -> Proof:
-        """Return a failed `proof`, but count it as not compared if other roundings change its reference as much.
-
-        No fault of the model may be left to find. All ranks must call this method together.
-        """
-        note, compared = "", proof.compared
-        if not math.isfinite(proof.error):
-            return proof
-        if changes := list(self._failed_changes.get(compared, {}).values()):
-            note = rounding_note(self.prover, [each.explained(self.one) for each in changes])
-        elif compared in self._failed_gradients and proof.error <= self.tolerances.most_rounding:
-            gradients = self._failed_gradients[compared]
-            found = gradients.explained(self.tolerances, self._rounding_of_average())
-            note = rounding_note(self.prover, [found])
-        return not_compared(compared, self.name, note) if note else proof
 
     def _unless_by_chance(self, proof: Proof) -> Proof:
         """Return `proof`, but count a passed proof as not compared if it may have passed only through a model's fault.
@@ -388,6 +350,31 @@ def gap(comparer: Comparer, own: Tensors, expected: Tensors) -> float:
     All ranks must call this function together.
     """
     return comparer.prover.agreed(comparer.worst(own, expected)[0])
+
+
+def settle_scale(comparer: Comparer, model: torch.nn.Module, batch: Any) -> None:
+    """Halve an fp16 loss's scale until this batch's gradients are finite on all ranks, as training would do."""
+    prover, precision = comparer.prover, comparer.precision
+    if precision.name != "fp16":
+        return
+    for _ in range(MOST_HALVINGS):
+        infinite = not are_finite(prover.gradient(comparer.one.copied(model), batch, precision))
+        if not prover.agreed(float(infinite)) or not precision.lower_scale():
+            return
+
+
+def _error_of_change(before: Tensors, own: Tensors, expected: Tensors) -> tuple[float, bool]:
+    """Return the relative error of a change of parameters, and whether any parameter changed or should have changed.
+
+    The error is infinite if no change was expected.
+    """
+    if not own.keys() <= expected.keys():
+        return math.inf, True
+    gaps = norm([own[name] - expected[name] for name in own])
+    # Parameters that a step made trainable are not in `before`.
+    scale = norm([expected[name] - before[name] for name in own if name in before])
+    changed = bool(scale) or bool(gaps)
+    return (float(gaps / scale) if changed else 0.0), changed
 
 
 def check_trained(prover: ComparingRank, model: torch.nn.Module) -> None:

@@ -279,12 +279,13 @@ def _examined(comparer: Comparer, proof: Proof, lockstep: Lockstep, fault: str) 
         RuntimeError: steps leave out parameters whose gradients DDP waits for; raised on all ranks.
     """
     prover = comparer.prover
-    waits = waits_for(prover.training, lockstep.left_out) if lockstep.left_out else ""
+    waits = waits_for(prover.training, [*dict.fromkeys(lockstep.left_out)]) if lockstep.left_out else ""
     if prover.agreed(float(bool(waits))):
         raise RuntimeError(waits or "see the other ranks")
     if prover.agreed(float(bool(fault or proof.note))):
         return replace(proof, note=fault or proof.note)
-    return comparer.unless_by_rounding(proof)
+    note = comparer.failures.note_on_rounding(proof)
+    return not_compared(proof.compared, comparer.name, note) if note else proof
 
 
 def _differing(prover: ComparingRank, lockstep: Lockstep | None) -> str:
@@ -631,8 +632,7 @@ class Lockstep:
         self._turn, self._started = 0, False
         self._backwards = [0 for _ in shards]
         self.left_out: list[str] = []
-        """Names of parameters that some backward pass left out, although it reached others that are wrapped with them.
-        """
+        """Names of parameters that backward passes left out, although these reached others of the same module."""
         self._changed = threading.Condition()
         self._ended: set[int] = set()
         self._error: BaseException | None = None
@@ -780,7 +780,7 @@ class Lockstep:
             waits = "" if lacks_part else waits_for(self._training, missed)
             self._error = self._error or UnequalRanksError(waits or _UNLIKE_BACKWARDS)
             return
-        self._note_left_out()
+        self.left_out += _left_out_of(self._models[0], self._trained)
         for together in zip(*(model.parameters() for model in self._models), strict=True):
             gradients = [each.grad for each in together if each.grad is not None]
             if not gradients:
@@ -788,14 +788,6 @@ class Lockstep:
             whole = torch.stack(gradients).sum(0) / len(together)
             for each in together:
                 each.grad = whole.clone()
-
-    def _note_left_out(self) -> None:
-        names = {id(each): name.removeprefix("network.") for name, each in self._models[0].named_parameters()}
-        for part in _parts_of(self._models[0]):
-            own = [each for each in part.parameters() if f"network.{names[id(each)]}" in self._trained]
-            left = [names[id(each)] for each in own if each.grad is None or not each.requires_grad]
-            if len(left) < len(own):
-                self.left_out += [name for name in left if name not in self.left_out]
 
 
 _UNLIKE_BACKWARDS = (
@@ -840,6 +832,20 @@ def _parts_of(model: Any) -> list[torch.nn.Module]:
 
 def _stepped(waits_for: list[int], index: int, *_: Any) -> None:
     waits_for[index] -= 1
+
+
+def _left_out_of(model: torch.nn.Module, trained_first: Collection[str]) -> list[str]:
+    """Return the names of parameters without a gradient whose module, as strategies wrap it, has other gradients.
+
+    Only parameters in `trained_first` count.
+    """
+    names = {id(each): name for name, each in model.named_parameters()}
+    left_out: list[str] = []
+    for part in _parts_of(model):
+        own = [each for each in part.parameters() if names[id(each)] in trained_first]
+        left = [names[id(each)] for each in own if each.grad is None or not each.requires_grad]
+        left_out += [name.removeprefix("network.") for name in left] if len(left) < len(own) else []
+    return left_out
 
 
 @contextmanager

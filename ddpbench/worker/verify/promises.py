@@ -31,7 +31,15 @@ from ddpbench.strategies.trees import concatenate
 from ddpbench.worker.training.randomness import random_state, seed_all, set_random_state
 from ddpbench.worker.training.training import Training, all_equal, checksum
 from ddpbench.worker.verify.answers import averaging_of, check_promised, kept_of, log_of, loss_of, read_log
-from ddpbench.worker.verify.comparing import GATHERS, ROUNDING, Comparer, check_trained, gap, not_compared
+from ddpbench.worker.verify.comparing import (
+    GATHERS,
+    ROUNDING,
+    Comparer,
+    check_trained,
+    gap,
+    not_compared,
+    settle_scale,
+)
 from ddpbench.worker.verify.each_step import EachStep, is_own
 from ddpbench.worker.verify.inspection import blocks_of
 from ddpbench.worker.verify.one_process import OwnReference
@@ -96,7 +104,7 @@ def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
     if not initial.passed and initial.note:  # nothing after the initial state can be equal
         return
     reference = comparer.one.copied(model) if promise != "nothing" else model
-    comparer.settle_scale(model, own)
+    settle_scale(comparer, model, own)
     distributed = dist.is_initialized() and strategy.uses_backend
     replica = training.replica(model, NullRecorder(), distributed=distributed, precision=precision)
     check_promised(replica, training.strategy.name, promise)

@@ -37,7 +37,7 @@ _FIRST_COMPARED: dict[Promise, ComparedQuantity] = {
     "averaged": "parameters, averaged",
     "ordered": "parameters, updates in the server's order",
 }
-"""What decides a proof of these promises, which compare no gradients."""
+"""Decisive comparison for each promise that compares no gradients."""
 
 
 class Prover:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ddpbench.collectives.exchange import gather_values
-from ddpbench.records import ROUNDING_ALONE
-from ddpbench.worker.verify.measured_rounding import rounding_of_changes
+from ddpbench.records import ROUNDING_ALONE, ComparedQuantity, Proof
+from ddpbench.worker.verify.measured_rounding import rounding_of_average, rounding_of_changes
 from ddpbench.worker.verify.one_process import ComparingRank, OneProcess
 from ddpbench.worker.verify.rounding import real
 from ddpbench.worker.verify.tolerances import Tolerances
@@ -21,7 +21,7 @@ from ddpbench.worker.verify.values import Tensors, norm
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """How much of a comparison's error rounding explains, on one rank."""
+    """The part of a comparison's error that rounding explains, on one rank."""
 
     whole: bool
     """True if the error without the numbers, or the parameters, that rounding explains is within its limit."""
@@ -112,6 +112,45 @@ def without_rounding(
         decided += float((change[~(change.abs() >= 2 * explained)] ** 2).sum())
         whole += float((change**2).sum())
     return (math.sqrt(gaps / whole), math.sqrt(decided / whole)) if whole else (math.inf, 0.0)
+
+
+class Failures:
+    """Stores failed comparisons, and says whether rounding alone explains their errors."""
+
+    def __init__(self, one: OneProcess, tolerances: Tolerances) -> None:
+        self._one, self._tolerances = one, tolerances
+        self.gradients: dict[ComparedQuantity, FailedGradients] = {}
+        self._changes: dict[ComparedQuantity, dict[frozenset[str], FailedChange]] = {}
+        """For each comparison, the failures by the names of the compared parameters."""
+        self._rounding: dict[str, float] = {}
+
+    def add(self, compared: ComparedQuantity, failed: FailedChange) -> None:
+        """Store a failed comparison of changes, instead of an earlier one of the same parameters."""
+        self._changes.setdefault(compared, {})[frozenset(failed.expected)] = failed
+
+    def forget(self, compared: ComparedQuantity, names: Iterable[str]) -> None:
+        """Forget a failed comparison of these parameters' changes, which is now repeated."""
+        self._changes.get(compared, {}).pop(frozenset(names), None)
+
+    def rounding_of_average(self) -> dict[str, float]:
+        """Measure the rounding of averaged gradients once, as in `measured_rounding`, on all ranks together."""
+        self._rounding = self._rounding or rounding_of_average(self._one)
+        return self._rounding
+
+    def note_on_rounding(self, proof: Proof) -> str:
+        """Return a sentence if other roundings change a failed proof's reference as much as its error; otherwise `""`.
+
+        No fault of the model may be left to find. All ranks must call this method together.
+        """
+        if not math.isfinite(proof.error):
+            return ""
+        prover = self._one.prover
+        if changes := list(self._changes.get(proof.compared, {}).values()):
+            return rounding_note(prover, [each.explained(self._one) for each in changes])
+        gradients = self.gradients.get(proof.compared)
+        if gradients is None or proof.error > self._tolerances.most_rounding:
+            return ""
+        return rounding_note(prover, [gradients.explained(self._tolerances, self.rounding_of_average())])
 
 
 def rounding_note(prover: ComparingRank, found: Sequence[Explained]) -> str:
