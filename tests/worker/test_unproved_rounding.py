@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,10 @@ def verdicts(rank: int, processes: int, name: str, strategy: str, faults: tuple[
 
 
 def one(name: str, strategy: str, *faults: str) -> dict[str, str]:
-    results: dict[str, str] = run_ranks(
-        verdicts, 1 if strategy == "data_parallel" else 3, name, strategy, faults
-    )[0]
+    results: dict[str, str] = {}
+    for fault in faults:
+        ranks = 1 if strategy == "data_parallel" else 3
+        results |= run_ranks(verdicts, ranks, name, strategy, (fault,))[0]
     return {
         fault: "unproved" if result.startswith(ROUNDING_ALONE) else result
         for fault, result in results.items()
@@ -76,30 +78,31 @@ def test_parameters_that_are_averaged_are_compared_though_float64_is_not() -> No
     assert one("Bytes", "post_local_sgd", "") == {"": "proved"}
 
 
-LARGE = {"scaled": "proved", "divided_twice": "proved"}
-"""Results of faults that do not show in a few updates of an optimizer that divides by a gradient's size."""
-
-
 @pytest.mark.ranks
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("name", "strategy", "others"),
+    ("name", "strategy", "within"),
     [
-        ("Plain", "ddp", {}),
-        ("Steps", "ddp", {}),
-        ("NormSteps", "ddp", {}),
-        ("AdagradSteps", "ddp", {}),
-        ("LionSteps", "ddp", {}),
-        ("PriceSteps", "ddp", {}),
-        ("Bytes", "data_parallel", {}),
-        ("TinyEpsilon", "post_local_sgd", {}),
+        ("Plain", "ddp", ()),
+        ("Steps", "ddp", ()),
+        ("LionSteps", "ddp", ("scaled", "divided_twice", "bias_skipped")),
+        ("PriceSteps", "ddp", ("scaled", "divided_twice", "bias_skipped")),
+        ("Bytes", "data_parallel", ("bias_skipped",)),
+        ("TinyEpsilon", "post_local_sgd", ("scaled", "divided_twice", "bias_skipped")),
     ],
 )
-def test_planted_faults_diverge_though_rounding_is_large(
-    name: str, strategy: str, others: dict[str, str]
+def test_planted_faults_diverge_unless_they_are_within_rounding(
+    name: str, strategy: str, within: Sequence[str]
 ) -> None:
-    faults = FAULTS[:-1] if strategy == "data_parallel" else FAULTS
-    assert one(name, strategy, *faults) == dict.fromkeys(faults, "diverged") | others
+    """Lion and Adam make the same updates of scaled gradients, and no bias before BatchNorm has a gradient.
+
+    With a loss, gradients are compared in the first step only, so that a stale one is not seen.
+    """
+    unseen = () if name.endswith("Steps") else ("stale",)
+    faults = [each for each in (FAULTS[:-1] if strategy == "data_parallel" else FAULTS) if each not in unseen]
+    assert one(name, strategy, *faults) == {
+        fault: "unproved" if fault in within else "diverged" for fault in faults
+    }
 
 
 def test_a_note_on_rounding_leaves_a_case_unproved_in_any_type() -> None:
