@@ -44,8 +44,9 @@ class _Planted:
         self._spoil_state(replica)
         wrapped = getattr(replica, "_wrapped", torch.nn.Module()).modules()
         ddps = [each for each in wrapped if isinstance(each, DistributedDataParallel)]
-        batch = batch if ddps else self._without_samples(batch)
-        out = self.fault == "rank_left_out" and ddps and self.rank == self.ranks - 1
+        several = torch.distributed.is_initialized()
+        batch = batch if several else self._without_samples(batch)
+        out = self.fault == "rank_left_out" and several and self.rank == self.ranks - 1
 
         def backward(run: Callable[[], None]) -> None:
             run()
