@@ -202,7 +202,7 @@ def around_backward(
             return
         within.add(thread)
         try:
-            act(lambda: original(*_multiplied(factor, *arguments), **settings))
+            act(lambda: _multiplied(original, factor)(*arguments, **settings))
         finally:
             within.discard(thread)
 
@@ -213,17 +213,16 @@ def around_backward(
         torch.autograd.backward = original
 
 
-def _multiplied(factor: float, roots: Any, gradients: Any = None, *others: Any) -> tuple[Any, ...]:
-    """Return the arguments of a backward whose gradients are multiplied by `factor`."""
-    if factor == 1:
-        return (roots, gradients, *others)
-    every = (roots,) if isinstance(roots, torch.Tensor) else tuple(roots)
-    given = (gradients,) if isinstance(gradients, torch.Tensor) else tuple(gradients or [None] * len(every))
-    return (
-        every,
-        [
-            factor * (torch.ones_like(root) if gradient is None else gradient)
-            for root, gradient in zip(every, given, strict=True)
-        ],
-        *others,
-    )
+def _multiplied(original: Callable[..., None], factor: float) -> Callable[..., None]:
+    """Return `torch.autograd.backward`, given as `original`, with gradients multiplied by `factor`."""
+
+    def backward(tensors: Any, grad_tensors: Any = None, *others: Any, **settings: Any) -> None:
+        roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
+        given = (grad_tensors,) if isinstance(grad_tensors, torch.Tensor) else grad_tensors
+        slopes = [
+            factor * (torch.ones_like(root) if slope is None else slope)
+            for root, slope in zip(roots, given or [None] * len(roots), strict=True)
+        ]
+        original(roots, slopes, *others, **settings)
+
+    return original if factor == 1 else backward

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from ddpbench.records import ROUNDING_ALONE, Proof, why_unproved
+from ddpbench.strategies.own_step import around_backward
 from ddpbench.worker.training.precision import FULL
 from ddpbench.worker.training.types import NumberTypes
 from ddpbench.worker.verify import unproved
@@ -125,6 +127,24 @@ def test_a_note_on_rounding_leaves_a_case_unproved_in_any_type() -> None:
     note = f"{ROUNDING_ALONE} 0.bias as much (error 3e-06, by rounding 7e-06)"
     assert why_unproved([proof("float64", note), proof("float32")]) == note
     assert why_unproved([proof("float64"), proof("float32", "float64 proves it")]) == ""
+
+
+@pytest.mark.parametrize("factor", [1.0, 3.0])
+def test_a_backward_is_multiplied_however_it_is_called(factor: float) -> None:
+    weight, slope = torch.ones(2, requires_grad=True), torch.tensor([1.0, 2.0])
+    calls: list[Callable[[], None]] = [
+        lambda: (weight * slope).sum().backward(),
+        lambda: (weight * 1).backward(slope),
+        lambda: torch.autograd.backward([weight * 1], grad_tensors=[slope]),
+        lambda: torch.autograd.backward(tensors=(weight * slope).sum()),
+        lambda: torch.autograd.backward((weight * slope).sum(), inputs=[weight]),
+    ]
+    for call in calls:
+        weight.grad = None
+        with around_backward(lambda run: run(), (threading.get_ident(),), factor):
+            call()
+        assert weight.grad is not None
+        assert torch.equal(weight.grad, factor * slope)
 
 
 class Alone:

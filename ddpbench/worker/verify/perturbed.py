@@ -8,7 +8,7 @@ results hardly change. But a gradient that is zero in exact arithmetic, such as 
 is different each time, and so is the update that Adam computes from it.
 
 Results also change at kinks of the model, such as a gate at the end of its clamp, and in backward passes that are not
-linear. Such a change is no rounding, and could hide a wrong update. So this measure counts as a proof only in float32,
+linear. Such a change is not rounding, and could hide a wrong update. So this measure counts as a proof only in float32,
 and only if float64 has proved the case without it. In other types, it can only leave a case unproved. Parameters are
 not changed then, because a change of their last digit may cross a kink.
 """
