@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -23,11 +24,12 @@ from ddpbench.analysis.regression import Side, read_side
 from ddpbench.analysis.regression.baselines import Baselines
 from ddpbench.analysis.regression.gate import Gated, gated, read_baselines
 from ddpbench.analysis.regression.saved import read_saved
-from ddpbench.errors import DdpbenchError, IdentityError, RequestError
+from ddpbench.errors import DdpbenchError, IdentityError, RequestError, SideError
 from ddpbench.launch.own_workloads import OWN_SETTINGS
 from ddpbench.launch.sweep.servers import LastingServers
 from ddpbench.pytest_plugin import _gate_of, in_pytest
 from ddpbench.records import RunDir
+from ddpbench.side_code import OUTSIDE
 from ddpbench.text_safety import unprintable
 from tests.analysis.test_changes import DDP, MASTER, SINGLE, made
 from tests.processes import python_path
@@ -775,3 +777,34 @@ def test_people_with_a_pytest_of_before_7_can_still_run_their_own_tests(suite: P
     assert gate.returncode == 4
     assert "--ddpbench-gate needs pytest 8.3 or newer" in gate.stderr
     assert pytest_plugin._stash(SimpleNamespace()).get(pytest_plugin._STACK, None) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_base_that_would_import_other_code_fails_the_gate(
+    shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any other base that cannot start may lack a new test's code; then this code alone is measured."""
+    why = f"base: it would import a.b from /c{OUTSIDE}move it" if shared else "base: it lacks a.b"
+
+    def in_turn(*_: object) -> None:
+        raise SideError("base", why)
+
+    def alone(*_: object) -> None:
+        raise DdpbenchError("alone")
+
+    monkeypatch.setattr(pytest_plugin.DdpBenchmark, "_in_turn", in_turn)
+    monkeypatch.setattr(pytest_plugin.DdpBenchmark, "_alone", alone)
+    stash = {pytest_plugin._GATE: SimpleNamespace(in_turn=True)}
+    monkeypatch.setattr(pytest_plugin, "_stash", lambda _: stash)
+    request: Any = SimpleNamespace(config=None, node=SimpleNamespace(name="test"))
+    bench: Any = SimpleNamespace(folder=tmp_path, count=1)
+    fixture = pytest_plugin.DdpBenchmark(request, None, Mock())
+    with pytest.raises(pytest.fail.Exception, match="it would import a.b" if shared else "^alone$"):
+        fixture._measure(bench, Mock())
+
+
+def test_a_link_to_a_saved_file_is_refused_as_a_link(tmp_path: Path) -> None:
+    (tmp_path / "saved.json").write_text("{}")
+    (tmp_path / "link.json").symlink_to("saved.json")
+    with pytest.raises(IdentityError, match=r"link\.json is a link: give the file that it leads to$"):
+        read_saved(tmp_path / "link.json")

@@ -54,7 +54,7 @@ def test_settings_reach_every_case_and_options_their_owner_alone() -> None:
 
 def test_what_is_set_for_nothing_that_is_proved_is_refused() -> None:
     owned_overrides(['options."my.train.py".width=3'], ["ddp"], ["my.train.py:Measured"])
-    with pytest.raises(ExperimentError, match="fsdp is not among the cases to prove; did you mean 'ddp'"):
+    with pytest.raises(ExperimentError, match="fsdp is not among the cases to prove; known: ddp, mlp"):
         owned_overrides(["options.fsdp.wrap=false"], ["ddp"], ["mlp"])
     for overrides, said in (
         (["base.local_batches=2"], "base.local_batches: unknown key"),
