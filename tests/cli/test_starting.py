@@ -5,10 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from ddpbench.cli import run
+from ddpbench.errors import InUseError
 
 _PROGRAM = """
 import os, signal, sys
@@ -47,3 +49,14 @@ def test_without_a_command_the_help_is_printed(capsys: pytest.CaptureFixture[str
     printed = capsys.readouterr().out
     assert "usage: ddpbench" in printed
     assert "exit codes" in printed
+
+
+def test_cores_that_another_command_uses_end_a_sweep_with_a_code_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_use(*_: object) -> None:
+        raise InUseError("another ddpbench command is using core 0")
+
+    monkeypatch.setattr("ddpbench.carry_out", in_use)
+    assert run(["sweep", "quick", "--out", str(tmp_path / "run")]) == 3
+    assert capsys.readouterr().err.endswith("ddpbench: another ddpbench command is using core 0\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpbench.errors import ExperimentError, nearest
+from ddpbench.errors import MOST_LISTED, ExperimentError, nearest
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.spec import parse_experiment
 from ddpbench.spec.settings import Base
@@ -32,3 +32,9 @@ def test_an_experiment_asks_whether_a_setting_was_meant(text: str) -> None:
 def test_names_that_are_not_near_are_not_suggested() -> None:
     assert "did you mean" not in nearest("forecast", ["resnet", "mlp", "gpt"])
     assert "did you mean 'mlp'" in nearest("mpl", ["resnet", "mlp", "gpt"])
+
+
+def test_of_many_names_only_the_nearest_is_listed() -> None:
+    names = [f"name{number}" for number in range(MOST_LISTED)]
+    assert nearest("nmae3", names).startswith("did you mean 'name3'? known: name0, ")
+    assert nearest("nmae3", [*names, "more"]) == "did you mean 'name3'?"
