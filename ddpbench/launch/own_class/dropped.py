@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from ddpbench.launch.own_class.bindings import Path, Scope
@@ -280,9 +280,7 @@ class _Collected:
         if isinstance(value, ast.Constant) and isinstance(node, ast.Expr):
             return
         steps = loop is not None and any(each in (loop.call, loop.stands) for each in walk(node))
-        if place_of_node(node) in taken.places or (
-            value is not None and place_of_node(value) in taken.places
-        ):
+        if place_of_node(node) in taken.places or (value is not None and _is_taken(value, taken.places)):
             return
         if steps:
             return
@@ -384,9 +382,11 @@ class _Collected:
         return next((group for group, fits in groups if fits), OTHER)
 
     def _collects(self, call: ast.Call) -> bool:
-        """Return whether a call appends a part of a model, or an object of the script's classes, to a list."""
+        """Return whether a call appends to a list that the class reads, or appends a model's part or an own object."""
         if last_name(call) != "append" or not call.args:
             return False
+        if first_name(call.func) in self.of.taken.names:
+            return True
         found = self.of.tracer.trace(call.args[0], self.scope)
         script, made = self.of.script, last_name(found.node)
         parts = found.item and made.removeprefix("named_") in ("parameters", "modules", "children", "buffers")
@@ -489,6 +489,14 @@ class _Collected:
     def _zero(self, value: ast.expr) -> bool:
         known, found = self.of.tracer.value(value, self.scope)
         return known and found == 0
+
+
+def _is_taken(value: ast.expr, places: Set[int]) -> bool:
+    """Return whether the generated class has a value, or the elements of a tuple other than its constants."""
+    if place_of_node(value) in places:
+        return True
+    made = [each for each in getattr(value, "elts", ()) if not isinstance(each, ast.Constant)]
+    return isinstance(value, ast.Tuple) and bool(made) and all(place_of_node(e) in places for e in made)
 
 
 def _by_text(text: str) -> str:

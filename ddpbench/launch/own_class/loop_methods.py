@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from ddpbench.launch.own_class.bindings import Scope, key_of
 from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
 from ddpbench.launch.own_class.reading import Reading
-from ddpbench.launch.own_class.rendering import Renderer, counted_as
+from ddpbench.launch.own_class.rendering import Renderer, counted_as, dotted_name
 from ddpbench.launch.own_class.running import beginnings
 from ddpbench.launch.own_class.script import first_name, here, last_name, place_of_node
 from ddpbench.launch.own_class.source import MethodLines, folded, name_of
@@ -196,7 +196,11 @@ class LoopMethods(Reading):
             for each in here(loop.body)
             if isinstance(each, ast.Attribute | ast.Subscript) and isinstance(each.ctx, ast.Store)
         ]
-        written = {key_of(e) for e in sets if isinstance(e, ast.Attribute) and first_name(e) != "self"}
+        written = {
+            dotted_name(e)
+            for e in sets
+            if isinstance(e, ast.Attribute) and (first_name(e) != "self" or not key_of(e))
+        }
         written |= {key_of(each.value) for each in sets if isinstance(each, ast.Subscript)}
         return Renderer(
             self.tracer,

@@ -22,6 +22,7 @@ from ddpbench.launch.own_class.tracing import Origin, Tracer, returned_by
 from ddpbench.launch.own_class.trees import walk
 from ddpbench.launch.own_class.updates import Updates, pieces_of, updates_of
 from ddpbench.launch.own_class.variables import Variables
+from ddpbench.launch.own_class.writes import Writes
 
 WANTED = {
     "model": "return the module that trains, a new one on each call",
@@ -41,7 +42,8 @@ class Reading:
 
     def __init__(self, script: Script, once: Set[tuple[int, Path]] = frozenset()) -> None:
         """`once` has the keys of values that the generated class computes only once, for several methods."""
-        self.script, self.tracer, self.once = script, Tracer(script), once
+        self.script, self.once, self.variables = script, once, Variables(script)
+        self.tracer = Tracer(script, Writes(script, self.variables))
         self.drawn: dict[tuple[int, Path], set[str]] = {}
         """For each value that may differ when it is recomputed, the methods that read it."""
         self.keeper: dict[str, tuple[int, Path]] = {}
@@ -92,7 +94,6 @@ class Reading:
         }
         self.known = script.importable - (bound - stays)
         """The names that the module has after its import, with its training below a guard."""
-        self.variables = Variables(script)
         self.hanging = hanging(self.tracer, self.variables, self._keys_of_class(), self.ends)
         """The module-level names of the script's model or optimizer, and of what is made from them."""
 

@@ -268,7 +268,7 @@ class _Pass(ast.NodeTransformer):
             if wrapped is not None and wrapped.key in self.to.roles:
                 found: ast.AST = self.visit(node.value)  # how a strategy wraps it is unknown here
                 return found
-        return self._placed(node) or self.generic_visit(node)
+        return (self._placed(node) if isinstance(node.ctx, ast.Load) else None) or self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         return (self._placed(node) if isinstance(node.ctx, ast.Load) else None) or self.generic_visit(node)
@@ -303,7 +303,7 @@ class _Pass(ast.NodeTransformer):
         # Use the model's part itself, not a copy that is made in the same way.
         of_role = isinstance(node, ast.Attribute) and self._is_role(node.value)
         written = of if isinstance(node, ast.Subscript) else node
-        if of_role or (not isinstance(node, ast.Name) and key_of(written) in self.to.written):
+        if of_role or (not isinstance(node, ast.Name) and dotted_name(written) in self.to.written):
             return None
         if self.to.device is not None and is_device(node, self.scope, self.tracer):
             return deepcopy(self.to.device)
@@ -534,6 +534,11 @@ def _entry_name(node: ast.expr) -> str:
         node.slice.value if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) else None
     )
     return key if isinstance(key, str) and key.isidentifier() and not iskeyword(key) else "value"
+
+
+def dotted_name(node: ast.expr) -> str:
+    """Return the source text of a name, or of an attribute such as `a.b.c`; an empty text for any other node."""
+    return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) and first_name(node) else ""
 
 
 def counted_as(name: str) -> str:

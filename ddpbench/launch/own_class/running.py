@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ddpbench.launch.own_class.bindings import Binding, Scope
@@ -88,17 +88,23 @@ def _is_literal(tracer: Tracer, name: str, scope: Scope) -> bool:
 
 
 def _attributes(loop: TrainingLoop, within: set[int]) -> dict[str, tuple[ast.expr, ast.expr | None]]:
-    """Return the attributes of `self` that are bound outside of the loop, each with two expressions.
+    """Return the attributes of `self` that are bound outside of the loop or in its class, each with two expressions.
 
     The first expression reads the attribute. The second is the last value that a plain assignment gives it, or None.
     """
     found: dict[str, tuple[ast.expr, ast.expr | None]] = {}
     own = loop.body_scope.own
     methods = [each for each in own.body if isinstance(each, ast.FunctionDef)] if own is not None else []
-    methods.sort(key=lambda each: each.name == "__init__")  # last, because it sets the first values
-    for body in (*(each.body for each in methods), loop.scope.node.body):
+    others = [each.body for each in methods if each.name != "__init__"]
+    of_class = [each for each in own.body if isinstance(each, ast.Assign | ast.AnnAssign)] if own else []
+    begins = [each.body for each in methods if each.name == "__init__"]  # last, as it sets the first values
+    bodies: list[Sequence[ast.stmt]] = [*others, loop.scope.node.body, of_class, *begins]
+    for body in bodies:
         values = _values(body)
-        for each in here(body):
+        if body is of_class:
+            of_body = {e.id: values[id(e)] for e in here(body) if isinstance(e, ast.Name) and id(e) in values}
+            found |= {name: (_read(f"self.{name}"), value) for name, value in of_body.items()}
+        for each in here([*body]):
             if id(each) in within or not isinstance(each, ast.Attribute):
                 continue
             if ast.unparse(each.value) == "self" and isinstance(each.ctx, ast.Store):
@@ -106,11 +112,11 @@ def _attributes(loop: TrainingLoop, within: set[int]) -> dict[str, tuple[ast.exp
     return found
 
 
-def _values(body: list[ast.stmt]) -> dict[int, ast.expr]:
+def _values(body: Sequence[ast.stmt]) -> dict[int, ast.expr]:
     """Return the values of plain assignments, by the ids of their targets."""
     return {
         id(target): each.value
-        for each in here(body)
+        for each in here([*body])
         if isinstance(each, ast.Assign | ast.AnnAssign) and each.value is not None
         for target in (each.targets if isinstance(each, ast.Assign) else [each.target])
     }

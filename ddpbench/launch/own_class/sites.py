@@ -76,8 +76,15 @@ class Sites:
         )
 
     def _is_run(self, statement: ast.stmt) -> bool:
-        """Return whether a statement is in a function of the script that the generated class calls."""
-        return any(id(each) in self._called for each in self.variables.around(statement))
+        """Return whether a statement is in a function of the script that the generated class calls.
+
+        Reading an attribute of the class that contains the training loop runs nothing of the loop.
+        """
+        around = self.variables.around(statement)
+        trains = id(statement) in self._body
+        return any(
+            id(each) in self._called for each in around if not (trains and isinstance(each, ast.ClassDef))
+        )
 
     def _is_of_step(self, statement: ast.stmt) -> bool:
         """Return whether a statement is part of a step and the generated class contains it."""

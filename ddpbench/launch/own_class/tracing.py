@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from ddpbench.launch.own_class.bindings import (
     Binding,
@@ -80,11 +80,33 @@ class TraceStep:
     """False for the name of an object whose attribute or entry is read, which is a separate step."""
 
 
+class Changes(Protocol):
+    """Decides whether a script may change a value after it makes the value (see `writes.Writes`)."""
+
+    def is_rebound(self, node: ast.expr, scope: Scope, line: int = 0) -> bool:
+        """Return whether the script may bind a name, or an attribute of `self`, more than once."""
+
+    def begins_in_class(self, own: ast.ClassDef, name: str) -> bool:
+        """Return whether the body of a class, or of a related one, gives an attribute a value other than None."""
+
+    def is_after(self, node: ast.AST, scope: Scope, line: int) -> bool:
+        """Return whether a node is in a function itself, and is always evaluated after `line` of the function."""
+
+    def sets_of(self, own: ast.ClassDef, name: str) -> list[ast.AST]:
+        """Return the nodes that may set an attribute of the objects of a class, other than in the class's body."""
+
+    def sets_again(self, own: ast.ClassDef, name: str) -> bool:
+        """Return whether an attribute of the objects of a class may be set more than once, or from outside."""
+
+    def may_change(self, key: str, scope: Scope, line: int, binding: Binding | None, made: ast.expr) -> bool:
+        """Return whether a value that is read at a line of a function may be another one at another time."""
+
+
 class Tracer:
     """Finds the expressions that a script's values come from."""
 
-    def __init__(self, script: Script) -> None:
-        self.script = script
+    def __init__(self, script: Script, changes: Changes) -> None:
+        self.script, self.writes = script, changes
         self.top = Scope(script.tree)
         self._bindings: dict[int, dict[str, list[Binding]]] = {}
         self._changes_in: dict[int, dict[str, list[Mutation]]] = {}
@@ -94,6 +116,10 @@ class Tracer:
         """The binding that was followed for a name, by name, scope and line."""
         self.trains_by: dict[int, tuple[ast.Call, Scope]] = {}
         """The training call of a function, with its caller, by the function's id."""
+        self._held_by: dict[tuple[int, int, int], tuple[int, bool | None]] = {}
+        """The outcome of each examined condition, with the depth at which it was examined. None if unknown."""
+        self._kept_alive: list[ast.expr | Scope] = []
+        """The conditions and scopes whose ids are in `_held_by`, so that no other object gets such an id."""
         self._loops: dict[int, ast.For] = {}
         self.enclosing: dict[int, Scope] = {}
         """The enclosing function of each nested function, by the nested one's id."""
@@ -216,7 +242,7 @@ class Tracer:
                     return None  # the value depends on when it is read
                 self._pass(key, method, read, binding)
                 return self._of(binding, method, depth)
-        for each in scope.own.body:
+        for each in scope.own.body if not self.writes.sets_again(scope.own, name) else ():
             if isinstance(each, ast.Assign) and name in map(key_of, each.targets):
                 return self.trace(each.value, self.top, depth + 1)
         return None
@@ -307,9 +333,11 @@ class Tracer:
         are not taken by default. Assignments by a loop around `line` come first. Assignments that are replaced before
         the line `read` come last. `given` is the binding of a parameter to its argument.
         """
+        bound = self.bindings(scope).get(key, [])
+        earlier = [each for each in bound if not self.writes.is_after(each.value, scope, read)]
         found = [
             each
-            for each in self.bindings(scope).get(key, [])
+            for each in (earlier if earlier or given is not None else bound)
             # In `model = model.to(device)`, the value is the name's earlier one.
             if each.kind != "value" or not any(key_of(part) == key for part in walk(each.value))
             if not isinstance(each.value, ast.Constant) or each.value.value is not None
@@ -721,11 +749,24 @@ class Tracer:
         return scope.own is not None and isinstance(node.value, ast.Name) and node.value.id == "self"
 
     def holds(self, test: ast.expr, scope: Scope, depth: int = 0) -> bool | None:
-        """Return the outcome of a condition with the script's default settings; None if unknown."""
+        """Return the outcome of a condition with the script's default settings; None if it is unknown or may change."""
+        key = id(test), id(scope.node), id(scope.call)
+        examined, known = self._held_by.get(key, (depth + 1, None))
+        if known is not None or examined <= depth:
+            return known
+        self._held_by[key] = (0, None)  # of a condition that depends on itself, the outcome is unknown
+        self._kept_alive += [test, scope]
+        passed = len(self._way)
+        found = self._holds(test, scope, depth)
+        del self._way[passed:]
+        self._held_by[key] = (depth, found)
+        return found
+
+    def _holds(self, test: ast.expr, scope: Scope, depth: int) -> bool | None:
         every = self._of_every(test, scope, depth)
         if every is not None:
             return every
-        if any(self._varies(each.id, scope) for each in walk(test) if isinstance(each, ast.Name)):
+        if any(self.writes.is_rebound(each, scope) for each in _reads(test)):
             parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else []
             return True if any(self._of_every(each, scope, depth) for each in parts) else None
         if depth > _DEEPEST:
@@ -751,8 +792,8 @@ class Tracer:
             equal = bool(left == right) is isinstance(test.ops[0], ast.Eq | ast.Is)
             return equal if known and also else None
         if isinstance(test, ast.Name):  # a comparison's result: `ddp = int(os.environ.get("RANK", -1)) != -1`
-            named = self.trace(test, scope, depth + 1)
-            if isinstance(named.node, ast.Compare | ast.BoolOp) and not named.path:
+            named = self._unchanging(test, scope, depth + 1)
+            if named is not None and isinstance(named.node, ast.Compare | ast.BoolOp) and not named.path:
                 return self.holds(named.node, named.scope, depth + 1)
         simple = isinstance(test, ast.Name | ast.Attribute | ast.Constant | ast.Subscript)
         known, value = self._literal(test, scope, depth) if simple else (False, None)
@@ -772,10 +813,10 @@ class Tracer:
 
     def _only_distributed(self, test: ast.expr, scope: Scope, depth: int) -> bool:
         """Return whether a condition is true only with several ranks. Such code is left to a strategy."""
-        found = self.trace(test, scope, depth + 1)
-        node = found.node
-        if found.path or found.item:
+        found = self._unchanging(test, scope, depth + 1)
+        if found is None or found.path or found.item:
             return False
+        node = found.node
         if isinstance(node, ast.Call):
             return last_name(node) in _DISTRIBUTED
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
@@ -788,10 +829,15 @@ class Tracer:
             return counted and (last_name(size) == "get_world_size" or "WORLD_SIZE" in ast.unparse(size))
         return False
 
-    def _varies(self, name: str, scope: Scope) -> bool:
-        """Return whether a name is assigned more than once in its scope, or incremented."""
-        counted = (each.target for each in here(scope.node.body) if isinstance(each, ast.AugAssign))
-        return len(self.bindings(scope).get(name, ())) > 1 or any(key_of(each) == name for each in counted)
+    def _unchanging(self, node: ast.expr, scope: Scope, depth: int) -> Origin | None:
+        """Return where a value comes from; None if the script may change the value."""
+        passed = len(self._way)
+        found = self.trace(node, scope, depth)
+        for key, where, line in self._way[passed:]:
+            binding = self._taken.get((key, id(where.node), line))
+            if self.writes.may_change(key, where, line, binding, found.node):
+                return None
+        return found
 
     def words(self, call: ast.Call, scope: Scope) -> Iterator[tuple[str, ast.expr]]:
         """Yield a call's keyword arguments as (name, value), including those of `**given` for a literal dictionary."""
@@ -812,7 +858,9 @@ class Tracer:
         return self._literal(node, scope, 0)
 
     def _literal(self, node: ast.expr, scope: Scope, depth: int) -> tuple[bool, object]:
-        found = self.trace(node, scope, depth + 1)
+        found = self._unchanging(node, scope, depth + 1)
+        if found is None or found.item:
+            return False, None
         default = _of_environment(found.node)
         if default is not None and not found.path:
             return True, default[0]
@@ -820,6 +868,11 @@ class Tracer:
             return not found.path, ast.literal_eval(found.node)
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             return False, None
+
+
+def _reads(node: ast.expr) -> list[ast.expr]:
+    """Return the names, and the attributes of names, that an expression reads."""
+    return [each for each in ast.walk(node) if isinstance(each, ast.expr) and key_of(each)]
 
 
 def _name(scope: Scope) -> str:

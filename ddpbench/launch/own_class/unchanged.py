@@ -117,9 +117,10 @@ class Unchanged(Sites):
         key, node = step.key.partition("[")[0], step.scope.node
         base, _, attribute = key.partition(".")
         if base in ("self", "cls"):
-            return []
+            return [] if is_part else self._set_in_self(step, attribute.partition(".")[0])
         flow = self._flow(key, step, is_part=is_part)
-        begun = frozenset({_DEFAULT} if attribute or _is_parameter(base, node) else ())
+        outer = self.variables.named(base, node).scope != id(node)
+        begun = frozenset({_DEFAULT} if attribute or outer or _is_parameter(base, node) else ())
         inner = self._is_inner(step, read)
         at_end = flow.at_end(node.body, begun)
         may = flow.found if flow.was_read and not inner else {*flow.bound} | (at_end & {_DEFAULT})
@@ -141,6 +142,23 @@ class Unchanged(Sites):
             for each in others
             if isinstance(each, ast.stmt) and not self._is_alike(each, step) and not self._is_of_step(each)
         ]
+
+    def _set_in_self(self, step: TraceStep, name: str) -> list[ast.stmt]:
+        """Return the statements that may set an attribute of `self` to another value than the traced assignment."""
+        own, made = step.scope.own, step.binding.value if step.binding is not None else None
+        if own is None or made is None:
+            return []
+        found: list[ast.stmt] = []
+        constructor = getattr(self.variables.function(made), "name", "") == "__init__"
+        later = not constructor and self.tracer.writes.begins_in_class(own, name)
+        for site in self.tracer.writes.sets_of(own, name):
+            statement = self.variables.statement(site)
+            begins = self.variables.function(site) is self.variables.function(made)
+            if (self._is_own(statement, step) and not later) or (begins and statement.lineno < made.lineno):
+                continue
+            if self._called_from(site, 0) and not self._is_alike(statement, step):
+                found.append(statement)
+        return [each for each in found if not self._is_of_step(each)]
 
     def _flow(self, key: str, step: TraceStep, *, is_part: bool) -> FlowVisitor:
         guard = self.script.guard
@@ -246,7 +264,9 @@ class Unchanged(Sites):
         """Return whether a change is harmless: the generated class makes it too, or it comes after the read."""
         statement = self.variables.statement(site)
         if id(site) in self._body or id(statement) in self._body:
-            return self._is_taken(statement) or not self.values.is_container(value)
+            return self._is_taken(statement) or not (
+                self.values.is_container(value) or last_name(value) in ("parse_args", "parse_known_args")  # type: ignore[arg-type]
+            )
         blocks = [each for each in self.variables.around(statement) if isinstance(each, _BLOCKS)]
         held = [self._holds(each, statement) if isinstance(each, ast.If) else None for each in blocks]
         if False in held:

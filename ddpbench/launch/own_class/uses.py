@@ -291,11 +291,12 @@ class Uses(Calls):
         Uses that only read the object are left out.
         """
         self._seen.clear()
-        found = self._named(variable, _Held(part, value, inner=self.values.is_of_library(value)))
-        once = {id(each): each for each in found}
-        return sorted(
-            once.values(), key=lambda each: (getattr(each, "lineno", 0), getattr(each, "col_offset", 0))
-        )
+        return _in_order(self._named(variable, _Held(part, value, inner=self.values.is_of_library(value))))
+
+    def changes_of_attribute(self, name: str, part: str | None, value: ast.expr | None) -> list[ast.AST]:
+        """Return the nodes that may change the object in any attribute of this name, or only the object's `part`."""
+        self._seen.clear()
+        return _in_order(self._kept(name, _Held(part, value, inner=self.values.is_of_library(value))))
 
     def _named(self, variable: ScopeVariable, held: _Held) -> Iterator[ast.AST]:
         """Yield the nodes that may change an object through one of its names."""
@@ -448,3 +449,11 @@ class Uses(Calls):
         if self._is_flat(held) or (value is not None and self.values.is_immutable(value)):
             return
         yield from self._used(node, _Held(value=value, inner=True))
+
+
+def _in_order(nodes: Iterator[ast.AST]) -> list[ast.AST]:
+    """Return each node once, in source order."""
+    once = {id(each): each for each in nodes}
+    return sorted(
+        once.values(), key=lambda each: (getattr(each, "lineno", 0), getattr(each, "col_offset", 0))
+    )

@@ -738,10 +738,11 @@ class _Writer(LoopMethods, UpdateMethods):
         for each in changes:
             self.opened.add(each.statement.lineno)
             line, does = each.statement.lineno, " ".join(ast.unparse(each.statement).split())
-            if self._is_in_an_epoch(each, origins):
+            in_step = self._is_in_a_step(each)
+            if in_step or self._is_in_an_epoch(each, origins):
                 wanted = (
                     f"decide whether the class trains as before or as after line {line}, which runs "
-                    "during an epoch"
+                    f"during {'a step' if in_step else 'an epoch'}"
                 )
                 self.left.append(f"{part}(): {wanted}: `{does}`.")
                 lines.append(f"...  # {wanted}: {does}")
@@ -787,6 +788,14 @@ class _Writer(LoopMethods, UpdateMethods):
             again = any(first <= each.lineno <= last for first, last in change.loops)
             return line > (each.end_lineno or 0) and not again
         return False
+
+    def _is_in_a_step(self, change: Mutation) -> bool:
+        """Return whether a step makes a change under a condition."""
+        return (
+            bool(change.tests)
+            and self.loop is not None
+            and any(each is change.statement for each in here(self.loop.body))
+        )
 
     def _is_in_an_epoch(self, change: Mutation, origins: list[Origin]) -> bool:
         """Return whether a change is conditional and inside the loop over epochs."""
