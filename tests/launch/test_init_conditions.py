@@ -83,7 +83,7 @@ if __name__ == "__main__":
 """
 OPTIONS = "p = argparse.ArgumentParser()\np.add_argument('--n', type=int, default=0)\ns = p.parse_args([])"
 Writes = dict[str, str | tuple[str, str]]
-"""Statements that change a value; in a pair, the first one is at the top level of the script."""
+"""Statements that change a value. Of a pair, the first one is at the top level of the script."""
 OF_ENTRY: Writes = {
     "by update": "s.update(n=1)",
     "by a key": "key = 'n'\ns[key] = 1",
@@ -119,6 +119,11 @@ OF_CLASS: Writes = {
     "by setattr": "setattr(Held, 'n', Held.n + 1)",
     "through another name": "t = Held\nt.n += 1",
 }
+CALLBACK = """class Callback:
+    def __init__(self, of):
+        self.of = of
+    def end(self):
+        self.of.n += 1"""
 CLASS = "class Held:\n    n = 0"
 FIELDS = "@dataclass\nclass Held:\n    n: int = 0"
 INSTANCE = (
@@ -138,6 +143,12 @@ CONTAINERS: dict[str, tuple[str, str, dict[str, str], Writes]] = {
         TRAINER,
         {"OF_CLASS": "n = 0", "TICK": "Trainer.n += 1"},
         {"in a method": "self.tick()"},
+    ),
+    "self of a callback": (
+        "self.n",
+        TRAINER,
+        {"TOP": CALLBACK, "LOCAL": "self.n = 0\nself.back = Callback(self)"},
+        {"by the callback": "self.back.end()"},
     ),
     "dictionary": ("s['n']", MAIN, {"LOCAL": "s = {'n': 0}"}, OF_ENTRY),
     "global dictionary": ("s['n']", MAIN, {"TOP": "s = {'n': 0}"}, OF_ENTRY),
@@ -165,7 +176,7 @@ CONTAINERS: dict[str, tuple[str, str, dict[str, str], Writes]] = {
         {"in a method": "self.tick()", "through another name": "t = self.s\nt.n += 1"},
     ),
 }
-"""Places of a number that begins at 0: how it is read, the script, what begins it, and writes of its own kind."""
+"""Places of a number that begins at 0: how it is read, the script, what begins it, and writes of that kind alone."""
 WRITES: Writes = {
     "added to": "S += 1",
     "assigned": "S = 1",

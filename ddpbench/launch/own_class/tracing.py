@@ -255,7 +255,7 @@ class Tracer:
             for node, scope in waiting:
                 made = self.trace(node, scope, depth + 1).node
                 kind = last_name(made) if isinstance(made, ast.Call) else own.name
-                if first_name(node) == "self" and scope.own is not None:
+                if key_of(node) == "self" and scope.own is not None:
                     kind = scope.own.name
                 found = found or kind == own.name or self.script.derives(kind, (own.name,))
             if waiting:
@@ -281,9 +281,7 @@ class Tracer:
             }
             for each in nodes:
                 for name, owner in _sets_attribute(each):
-                    if not name or (
-                        first_name(owner) not in ("self", "cls") and ast.unparse(each) not in wraps
-                    ):
+                    if not name or (key_of(owner) not in ("self", "cls") and ast.unparse(each) not in wraps):
                         found.setdefault(name, []).append((owner, scope))
         return found
 
