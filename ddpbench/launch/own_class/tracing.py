@@ -80,7 +80,7 @@ class TraceStep:
     """False for the name of an object whose attribute or entry is read, which is a separate step."""
 
 
-class Changes(Protocol):
+class ScriptWrites(Protocol):
     """Decides whether a script may change a value after it makes the value (see `writes.Writes`)."""
 
     def is_rebound(self, node: ast.expr, scope: Scope, line: int = 0) -> bool:
@@ -105,8 +105,8 @@ class Changes(Protocol):
 class Tracer:
     """Finds the expressions that a script's values come from."""
 
-    def __init__(self, script: Script, changes: Changes) -> None:
-        self.script, self.writes = script, changes
+    def __init__(self, script: Script, writes: ScriptWrites) -> None:
+        self.script, self.writes = script, writes
         self.top = Scope(script.tree)
         self._bindings: dict[int, dict[str, list[Binding]]] = {}
         self._changes_in: dict[int, dict[str, list[Mutation]]] = {}
@@ -870,7 +870,7 @@ class Tracer:
 
 def _reads(node: ast.expr) -> list[ast.expr]:
     """Return the names, and the attributes of names, that an expression reads."""
-    return [each for each in ast.walk(node) if isinstance(each, ast.expr) and key_of(each)]
+    return [each for each in walk(node) if isinstance(each, ast.expr) and key_of(each)]
 
 
 def _name(scope: Scope) -> str:

@@ -125,7 +125,7 @@ class Unchanged(Sites):
         at_end = flow.at_end(node.body, begun)
         may = flow.found if flow.was_read and not inner else {*flow.bound} | (at_end & {_DEFAULT})
         statements = [flow.bound[each] for each in may - {_DEFAULT}]
-        others = [each for each in statements if not self._is_own(each, step)]
+        others = [each for each in statements if not _is_own(each, step)]
         if step.binding is None:
             others = [each for each in others if not self._binds_base(each, base)]
         elif step.binding.kind == "context" or _DEFAULT in may or (attribute and others):
@@ -140,7 +140,7 @@ class Unchanged(Sites):
         return [
             each
             for each in others
-            if isinstance(each, ast.stmt) and not self._is_alike(each, step) and not self._is_of_step(each)
+            if isinstance(each, ast.stmt) and not _is_alike(each, step) and not self._is_of_step(each)
         ]
 
     def _set_in_self(self, step: TraceStep, name: str) -> list[ast.stmt]:
@@ -154,9 +154,9 @@ class Unchanged(Sites):
         for site in self.tracer.writes.sets_of(own, name):
             statement = self.variables.statement(site)
             begins = self.variables.function(site) is self.variables.function(made)
-            if (self._is_own(statement, step) and not later) or (begins and statement.lineno < made.lineno):
+            if (_is_own(statement, step) and not later) or (begins and statement.lineno < made.lineno):
                 continue
-            if self._called_from(site, 0) and not self._is_alike(statement, step):
+            if self._called_from(site, 0) and not _is_alike(statement, step):
                 found.append(statement)
         return [each for each in found if not self._is_of_step(each)]
 
@@ -204,25 +204,9 @@ class Unchanged(Sites):
                 return any(outer is step.scope.node for outer in self.variables.around(each))
         return False
 
-    def _is_own(self, bound: ast.AST, step: TraceStep) -> bool:
-        value = step.binding.value if step.binding is not None else None
-        return value is not None and any(each is value for each in walk(bound))
-
     def _binds_base(self, node: ast.AST, base: str) -> bool:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
         return any(isinstance(e, ast.Name) and e.id == base for t in targets for e in walk(t))
-
-    def _is_alike(self, other: ast.stmt, step: TraceStep) -> bool:
-        """Return whether another statement assigns the same constant to the name, as in each branch of a condition."""
-        value = getattr(other, "value", None)
-        if step.binding is None or not isinstance(other, ast.Assign) or value is None or step.binding.path:
-            return False
-        written = step.binding.value
-        return (
-            value is not written
-            and isinstance(written, ast.Constant)
-            and ast.dump(value) == ast.dump(written)
-        )
 
     def _changed(self, step: TraceStep, read: ast.AST) -> Iterator[ast.stmt]:
         """Yield the statements that change a name's object before it is read and are missing in the generated class."""
@@ -279,6 +263,20 @@ class Unchanged(Sites):
         ):
             return True
         return self._is_after(site, read, step.scope.node)
+
+
+def _is_own(bound: ast.AST, step: TraceStep) -> bool:
+    value = step.binding.value if step.binding is not None else None
+    return value is not None and any(each is value for each in walk(bound))
+
+
+def _is_alike(other: ast.stmt, step: TraceStep) -> bool:
+    """Return whether another statement assigns the same constant to the name, as in each branch of a condition."""
+    value = getattr(other, "value", None)
+    if step.binding is None or not isinstance(other, ast.Assign) or value is None or step.binding.path:
+        return False
+    written = step.binding.value
+    return value is not written and isinstance(written, ast.Constant) and ast.dump(value) == ast.dump(written)
 
 
 def _entry_of(node: ast.AST, base: str) -> str:

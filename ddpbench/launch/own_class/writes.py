@@ -9,6 +9,7 @@ from ddpbench.launch.own_class.bindings import Binding, Scope
 from ddpbench.launch.own_class.immutable import Values
 from ddpbench.launch.own_class.script import FunctionNode, Script, last_name
 from ddpbench.launch.own_class.tracing import parameters_of, returned_by
+from ddpbench.launch.own_class.trees import walk
 from ddpbench.launch.own_class.uses import Uses
 from ddpbench.launch.own_class.variables import ScopeVariable, Variables
 
@@ -17,15 +18,106 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _SEVERAL = 2
 
 
-class Writes:
-    """Finds the writes of a script: assignments, deletions, and calls that may change an object."""
+class AttributeWrites:
+    """Finds the statements that set attributes of the objects of a script's classes."""
 
     def __init__(self, script: Script, variables: Variables) -> None:
         self.script, self.variables = script, variables
         self.values = Values(script, variables)
         self.uses = Uses(variables, self.values)
-        self._rebound: dict[tuple[ScopeVariable, int], bool] = {}
         self._set: dict[tuple[str, str], bool] = {}
+
+    def sets_again(self, own: ast.ClassDef, name: str) -> bool:
+        """Return whether an attribute of the objects of a class may be set more than once, or from outside."""
+        if (own.name, name) not in self._set:
+            self._set[own.name, name] = self._is_set_again(own, name)
+        return self._set[own.name, name]
+
+    def sets_of(self, own: ast.ClassDef, name: str) -> list[ast.AST]:
+        """Return the nodes that may set an attribute of the objects of a class, other than in the class's body."""
+        family = self._family(own)
+        stores = [each for each in self._attributes.get(name, ()) if self._is_of(each, family)]
+        return [*stores, *(site for of in family for site in self._changed_through_self(of, name))]
+
+    def begins_in_class(self, own: ast.ClassDef, name: str) -> bool:
+        """Return whether the body of a class, or of a related one, gives an attribute a value other than None."""
+        bound = [each for of in self._family(own) for each in self._of_class(of, name)]
+        values = [getattr(self.variables.above[id(each)], "value", None) for each in bound]
+        return any(not isinstance(each, ast.Constant) or each.value is not None for each in values)
+
+    def _family(self, own: ast.ClassDef) -> list[ast.ClassDef]:
+        return [each for each in self.script.classes.values() if self._is_related(each, own)]
+
+    def _is_set_again(self, own: ast.ClassDef, name: str) -> bool:
+        sites = self.sets_of(own, name)
+        stores = [each for each in sites if isinstance(each, ast.Attribute)]
+        if len(stores) < len(sites):
+            return True
+        begins = [each for each in stores if self._begins(each)]
+        count = sum(map(self._weight, stores))
+        count += sum(len(self._of_class(of, name)) for of in self._family(own))
+        return count >= _SEVERAL and not (len(begins) == len(stores) == 1 and count == _SEVERAL)
+
+    def _changed_through_self(self, own: ast.ClassDef, name: str) -> list[ast.AST]:
+        """Return the nodes that may set an attribute of `self` other than by an assignment to it."""
+        made = ast.Call(ast.Name(own.name, ast.Load()), [], [])
+        methods = [each for each in own.body if isinstance(each, ast.FunctionDef) and each.args.args]
+        return [
+            site
+            for each in methods
+            for site in self.uses.changes(self.variables.named(each.args.args[0].arg, each), name, made)
+            if not isinstance(site, ast.Attribute)
+        ]
+
+    def _is_related(self, each: ast.ClassDef, own: ast.ClassDef) -> bool:
+        derives = self.script.derives
+        return each is own or derives(each.name, (own.name,)) or derives(own.name, (each.name,))
+
+    def _of_class(self, own: ast.ClassDef, name: str) -> list[ast.Name]:
+        """Return the places in a class's body that bind an attribute."""
+        return [
+            each
+            for each in self.variables.uses.get(ScopeVariable(id(own), name), ())
+            if not isinstance(each.ctx, ast.Load)
+            and getattr(self.variables.above[id(each)], "value", None) is not None
+        ]
+
+    def _is_of(self, store: ast.Attribute, family: list[ast.ClassDef]) -> bool:
+        """Return whether an assignment sets an attribute of `self`, or of the class, in one of these classes."""
+        base = store.value
+        if isinstance(base, ast.Name) and base.id not in ("self", "cls"):
+            return base.id in {each.name for each in family}
+        if not isinstance(base, ast.Name) and ast.unparse(base) not in ("type(self)", "self.__class__"):
+            return False
+        return any(each is of for each in self.variables.around(store) for of in family)
+
+    def _begins(self, store: ast.Attribute) -> bool:
+        """Return whether a constructor always sets an attribute of `self` by this assignment."""
+        function: FunctionNode | ast.AST = self.variables.function(store)
+        around = list(self.variables.around(store))
+        inside = around[: around.index(function)]
+        return getattr(function, "name", "") == "__init__" and not any(isinstance(e, _NESTS) for e in inside)
+
+    @cached_property
+    def _attributes(self) -> dict[str, list[ast.Attribute]]:
+        """The attributes that are assigned or deleted, by name."""
+        found: dict[str, list[ast.Attribute]] = {}
+        for node in walk(self.script.tree):
+            if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
+                found.setdefault(node.attr, []).append(node)
+        return found
+
+    def _weight(self, store: ast.expr) -> int:
+        above = self.variables.above[id(store)]
+        return _SEVERAL if isinstance(above, ast.AugAssign) or isinstance(_context(store), ast.Del) else 1
+
+
+class Writes(AttributeWrites):
+    """Finds the writes of a script: assignments, deletions, and calls that may change an object."""
+
+    def __init__(self, script: Script, variables: Variables) -> None:
+        super().__init__(script, variables)
+        self._rebound: dict[tuple[ScopeVariable, int], bool] = {}
         self._sites: dict[tuple[ScopeVariable | str, str | None], list[ast.AST]] = {}
 
     def is_rebound(self, node: ast.expr, scope: Scope, line: int = 0) -> bool:
@@ -128,15 +220,11 @@ class Writes:
         loops = (each for each in self.variables.around(node) if isinstance(each, _LOOPS))
         return own and not any(each.lineno <= line <= (each.end_lineno or 0) for each in loops)
 
-    def _weight(self, store: ast.expr) -> int:
-        above = self.variables.above[id(store)]
-        return _SEVERAL if isinstance(above, ast.AugAssign) or isinstance(_context(store), ast.Del) else 1
-
     @cached_property
     def _given(self) -> dict[ScopeVariable, int]:
         """The number of bindings of each parameter, imported name, function and class, other than by assignment."""
         found: dict[ScopeVariable, int] = {}
-        for node in ast.walk(self.script.tree):
+        for node in walk(self.script.tree):
             names: list[str] = []
             where: ast.AST = self.variables.function(node)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -162,7 +250,7 @@ class Writes:
     def _globals(self) -> set[str]:
         """The module's names that are set through `globals()` or the module's object; with "" for unknown names."""
         found: set[str] = set()
-        for node in ast.walk(self.script.tree):
+        for node in walk(self.script.tree):
             if (
                 isinstance(node, ast.Call)
                 and last_name(node) in ("globals", "locals", "vars")
@@ -201,86 +289,6 @@ class Writes:
             "set",
         )
         return set() if reads or shown else {""}
-
-    def sets_again(self, own: ast.ClassDef, name: str) -> bool:
-        """Return whether an attribute of the objects of a class may be set more than once, or from outside."""
-        if (own.name, name) not in self._set:
-            self._set[own.name, name] = self._is_set_again(own, name)
-        return self._set[own.name, name]
-
-    def sets_of(self, own: ast.ClassDef, name: str) -> list[ast.AST]:
-        """Return the nodes that may set an attribute of the objects of a class, other than in the class's body."""
-        family = self._family(own)
-        stores = [each for each in self._attributes.get(name, ()) if self._is_of(each, family)]
-        return [*stores, *(site for of in family for site in self._changed_through_self(of, name))]
-
-    def begins_in_class(self, own: ast.ClassDef, name: str) -> bool:
-        """Return whether the body of a class, or of a related one, gives an attribute a value other than None."""
-        bound = [each for of in self._family(own) for each in self._of_class(of, name)]
-        values = [getattr(self.variables.above[id(each)], "value", None) for each in bound]
-        return any(not isinstance(each, ast.Constant) or each.value is not None for each in values)
-
-    def _family(self, own: ast.ClassDef) -> list[ast.ClassDef]:
-        return [each for each in self.script.classes.values() if self._is_related(each, own)]
-
-    def _is_set_again(self, own: ast.ClassDef, name: str) -> bool:
-        sites = self.sets_of(own, name)
-        stores = [each for each in sites if isinstance(each, ast.Attribute)]
-        if len(stores) < len(sites):
-            return True
-        begins = [each for each in stores if self._begins(each)]
-        count = sum(map(self._weight, stores))
-        count += sum(len(self._of_class(of, name)) for of in self._family(own))
-        return count >= _SEVERAL and not (len(begins) == len(stores) == 1 and count == _SEVERAL)
-
-    def _changed_through_self(self, own: ast.ClassDef, name: str) -> list[ast.AST]:
-        """Return the nodes that may set an attribute of `self` other than by an assignment to it."""
-        made = ast.Call(ast.Name(own.name, ast.Load()), [], [])
-        methods = [each for each in own.body if isinstance(each, ast.FunctionDef) and each.args.args]
-        return [
-            site
-            for each in methods
-            for site in self.uses.changes(self.variables.named(each.args.args[0].arg, each), name, made)
-            if not isinstance(site, ast.Attribute)
-        ]
-
-    def _is_related(self, each: ast.ClassDef, own: ast.ClassDef) -> bool:
-        derives = self.script.derives
-        return each is own or derives(each.name, (own.name,)) or derives(own.name, (each.name,))
-
-    def _of_class(self, own: ast.ClassDef, name: str) -> list[ast.Name]:
-        """Return the places in a class's body that bind an attribute."""
-        return [
-            each
-            for each in self.variables.uses.get(ScopeVariable(id(own), name), ())
-            if not isinstance(each.ctx, ast.Load)
-            and getattr(self.variables.above[id(each)], "value", None) is not None
-        ]
-
-    def _is_of(self, store: ast.Attribute, family: list[ast.ClassDef]) -> bool:
-        """Return whether an assignment sets an attribute of `self`, or of the class, in one of these classes."""
-        base = store.value
-        if isinstance(base, ast.Name) and base.id not in ("self", "cls"):
-            return base.id in {each.name for each in family}
-        if not isinstance(base, ast.Name) and ast.unparse(base) not in ("type(self)", "self.__class__"):
-            return False
-        return any(each is of for each in self.variables.around(store) for of in family)
-
-    def _begins(self, store: ast.Attribute) -> bool:
-        """Return whether a constructor always sets an attribute of `self` by this assignment."""
-        function: FunctionNode | ast.AST = self.variables.function(store)
-        around = list(self.variables.around(store))
-        inside = around[: around.index(function)]
-        return getattr(function, "name", "") == "__init__" and not any(isinstance(e, _NESTS) for e in inside)
-
-    @cached_property
-    def _attributes(self) -> dict[str, list[ast.Attribute]]:
-        """The attributes that are assigned or deleted, by name."""
-        found: dict[str, list[ast.Attribute]] = {}
-        for node in ast.walk(self.script.tree):
-            if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
-                found.setdefault(node.attr, []).append(node)
-        return found
 
 
 def _context(node: ast.expr) -> ast.expr_context:
