@@ -44,7 +44,7 @@ class _Planted:
         self._spoil_state(replica)
         wrapped = getattr(replica, "_wrapped", torch.nn.Module()).modules()
         ddps = [each for each in wrapped if isinstance(each, DistributedDataParallel)]
-        several = torch.distributed.is_initialized()
+        several = torch.distributed.get_world_size() > 1
         batch = batch if several else self._without_samples(batch)
         out = self.fault == "rank_left_out" and several and self.rank == self.ranks - 1
 
