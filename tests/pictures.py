@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import urllib.parse
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +51,7 @@ def top_of(page: str) -> bytes:
 
 
 def _figures(page: str) -> list[bytes]:
-    earlier = re.findall(r'"data:image/svg\+xml,([^"]*)"', page)  # of pages kept since before
-    found = [*re.findall(r"<svg .*?</svg>", page, re.DOTALL), *map(urllib.parse.unquote, earlier)]
-    return [one.encode() for one in found]
+    return [one.encode() for one in re.findall(r"<svg .*?</svg>", page, re.DOTALL)]
 
 
 def make() -> None:

@@ -62,5 +62,5 @@ def test_a_report_imports_nothing_that_its_run_names(tmp_path: Path) -> None:
     ]
     run = write_run(tmp_path / "run", cases, blocks=2, steps=4)
     page = write_report(summarize(run), run)
-    assert "stranger.py" in page.read_text(encoding="utf-8")
+    assert "Evil" in page.read_text(encoding="utf-8")
     assert not acted.exists()

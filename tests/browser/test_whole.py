@@ -148,7 +148,7 @@ def test_an_ordinary_sweeps_page_is_short_and_answers_first(opened: Open) -> Non
     kept = Path(__file__).parents[2] / "reports" / "quick-two-cores-gloo" / "report.html"
     page = opened(1280, url=kept.as_uri())
     page.evaluate("document.querySelectorAll('*').forEach(n => (n.style.contentVisibility = 'visible'))")
-    assert page.evaluate("document.documentElement.scrollHeight") < 9200
+    assert page.evaluate("document.documentElement.scrollHeight") < 5000
     ends = "[...document.querySelectorAll('.answer')].map(node => node.getBoundingClientRect().bottom)"
     assert max(page.evaluate(ends)) < 600
     assert not page.locator("nav").is_visible(), "the table of contents opens when it is asked for"
