@@ -411,3 +411,24 @@ def test_no_two_modules_define_a_public_type_of_one_name() -> None:
 def test_public_types_are_classes_and_aliases() -> None:
     text = 'class Pair: ...\nclass _Own: ...\nKind = Literal["a"]\nT = TypeVar("T")\nMOST = 3\n'
     assert list(public_types(ast.parse(text))) == ["Pair", "Kind"]
+
+
+def unfilled(source: str) -> list[str]:
+    """Return the placeholders that strings show as they are, such as `"{row.name}"` without an `f`."""
+    return [
+        found[0]
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for found in re.finditer(r"\{[a-z_]\w*[.\[(][^{}]*\}", node.value)
+    ]
+
+
+def test_the_report_fills_in_every_placeholder() -> None:
+    report = PACKAGE / "report"
+    found = {path.name: unfilled(path.read_text(encoding="utf-8")) for path in report.rglob("*.py")}
+    assert {name: names for name, names in found.items() if names} == {}
+
+
+def test_a_placeholder_without_an_f_is_found() -> None:
+    source = """text = ("for {rows[0].name}: " f"{rows[1].name}", "{row.name}")"""
+    assert unfilled(source) == ["{row.name}", "{rows[0].name}"]

@@ -123,6 +123,7 @@ def test_checkpoints_are_told_with_their_share_at_intervals(costs: RunSummary) -
     assert cells(picture, "Share at one in 100 steps") == ["4.8 %", "9.1 %"]  # 50 of 1,050 ms, 100 of 1,100
     assert cells(picture, "Steps for 1 %") == ["495", "990"]
     assert "1 % of time at one in 495 or 990 steps" in picture.heading
+    assert "Right, for DDP" in f"{picture.caption} {picture.reading}"
 
 
 def test_the_section_is_there_only_where_something_was_measured(costs: RunSummary, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def checkpoint_picture(costs: Sequence[CheckpointCosts]) -> Picture:
             f"({launches_each(cost.launches for cost in costs)}); whiskers: {MEDIAN_INTERVALS}.",
             "Times are from barrier to barrier, each launch's first included,",
             f"{counted(min(cost.checkpoints // cost.launches for cost in costs), 'checkpoint')} of a method in each",
-            "launch. Right, for {costs[0].row.name}: the checkpoint's time over",
+            f"launch. Right, for {costs[0].row.name}: the checkpoint's time over",
             "that of a checkpoint and the steps between two of them, means over launches; dotted: 1 %; for the others",
             "see the table.",
         ],
@@ -127,7 +127,7 @@ def checkpoint_picture(costs: Sequence[CheckpointCosts]) -> Picture:
 
 
 def _title(costs: Sequence[CheckpointCosts]) -> str:
-    """Return the finding: how long a checkpoint takes, and how rare it must be to take 1 % of the time."""
+    """Return the finding: how long a checkpoint takes, and at one in how many steps this is 1 % of the time."""
     first = costs[0]
     same_case = [cost for cost in costs if cost.row.case_id == first.row.case_id]
     times = series_of([cost.cost_s.scaled(1e3).number for cost in same_case], "or")
@@ -142,7 +142,7 @@ def _title(costs: Sequence[CheckpointCosts]) -> str:
 
 
 def _details(costs: Sequence[CheckpointCosts]) -> str:
-    """Return a sentence with the times of the title by method, and their intervals."""
+    """Return a sentence with the times that the title states, each with its method and its interval."""
     same_case = [cost for cost in costs if cost.row.case_id == costs[0].row.case_id]
     return f"{series_of([f'{_ms(cost.cost_s)} ({_METHODS[cost.method]})' for cost in same_case], 'or')}."
 
