@@ -199,7 +199,7 @@ def listed(kind: str, shipped: Iterable[str]) -> dict[str, str]:
 
 
 def hidden(kind: str, shipped: Iterable[str]) -> dict[str, str]:
-    """Map each name that packages have registered for a kind, and that `shipped` has too, to a sentence about it.
+    """Map each name that is both in `shipped` and registered by a package for this kind to a sentence that says so.
 
     Such a name always means ddpbench's own, so that a package cannot change what an experiment measures.
     """

@@ -89,14 +89,14 @@ class RankTimes:
     case_id: str
     rank: int
     role: str
-    """Why it stands for the others in a case of many ranks, such as `most computation`; empty for rank 0 and in a case
-    whose ranks are all here.
+    """If only some ranks of the case are included, why this one is, such as `most computation`. Empty for rank 0,
+    unless it also has another role, and if all ranks are included.
     """
     ranks: int
-    """Number of ranks with timed steps, of which some are here."""
+    """The case's number of ranks with timed steps, including ranks that are left out here."""
     launches: int
     steps: int
-    """Number of timed steps in these launches."""
+    """Number of this rank's timed steps in these launches."""
     quantiles_s: tuple[float, ...]
     """Quantiles of the timed steps, seconds, at each of `QUANTILES`: from the shortest to the longest step."""
     step_s: float | None
@@ -119,9 +119,9 @@ class RankTimes:
 
 
 QUANTILES = tuple(range(0, 101, 5))
-"""Quantiles of single steps that are kept, in per cent."""
+"""The quantiles of step times that are stored, in per cent."""
 FEWEST_FOR_P95 = 20
-"""Smallest number of steps with a 95th percentile, of which one step in twenty is longer."""
+"""Smallest number of steps for which a 95th percentile is stated: of 20 steps, one is longer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,7 +18,7 @@ def headline(text: str) -> str:
 
 
 def sentences_of(text: str) -> list[str]:
-    """Return the sentences of a text, in order. A new one begins after a full stop, unless with a small letter."""
+    """Return the sentences of a text, in order. A full stop ends a sentence unless a small letter follows."""
     return re.split(r"(?<=[.!?]) (?![a-z])", text) if text else []
 
 

@@ -1,8 +1,8 @@
 """Times of single steps by rank, and what fills each rank's step: computation, communication, and waiting.
 
-A rank that is slower than the others makes them wait: it has the most computation and the least waiting, and in
-synchronous training all ranks' steps are equally long. Of a case with many ranks the most informative are kept, so that
-a report is bounded: rank 0, and the ranks with the least, median and most computation.
+A rank that is slower than the others makes them wait: it has the most computation and the least waiting, although in
+synchronous training all ranks' steps are equally long. To keep a report small, at most four ranks of a case are
+included: rank 0, and the ranks with the least, the median and the most computation.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.results import QUANTILES, RankTimes
 
 MOST_RANKS = 4
-"""Largest number of ranks of a case that are kept."""
+"""Maximum number of ranks of a case that are included."""
 _COMPUTE = ("forward", "backward", "optimizer", "other_compute")
 
 
 def rank_times(cases: Sequence[CaseRun]) -> Iterator[RankTimes]:
-    """Yield the step times of each case's ranks that have any, ordered by case and rank.
+    """Yield the step times of ranks, ordered by case and rank. Ranks without timed steps are left out.
 
     Of a case with more than `MOST_RANKS` ranks, only some are included. Failed launches are left out.
     """
@@ -49,9 +49,9 @@ def _steps_ns(case: CaseRun) -> dict[int, NDArray[np.int64]]:
 def _roles(
     steps_ns: Mapping[int, NDArray[np.int64]], parts: Mapping[int, Mapping[str, float]]
 ) -> dict[int, str]:
-    """Return the ranks to keep, each with its role.
+    """Return the ranks to include, each with its role.
 
-    Ranks are ordered by their own computation, or by their median step if that is not known of all.
+    Ranks are ordered by their own computation, or by their median step if the computation of some rank is unknown.
     """
     if len(steps_ns) <= MOST_RANKS:
         return dict.fromkeys(steps_ns, "")

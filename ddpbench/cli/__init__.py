@@ -108,7 +108,8 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 _HELP = ("-h", "--help")
 _FUNCTION = "_function"
-"""The attribute with the function of a package's command, so that the command may also have an argument `run`."""
+"""Attribute of the parsed arguments that has a package command's function. So a command's argument may be named `run`.
+"""
 
 
 def _keep_function(parser: argparse.ArgumentParser) -> None:
@@ -119,7 +120,7 @@ def _keep_function(parser: argparse.ArgumentParser) -> None:
     for action in parser._actions:
         if (
             function is not None and action.default is function
-        ):  # argparse gives it to an argument of that name
+        ):  # argparse copies the default to an argument of this name
             action.default = None
         if isinstance(action, argparse._SubParsersAction):
             for each in action.choices.values():

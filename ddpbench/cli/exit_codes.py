@@ -29,7 +29,7 @@ MEANINGS = {
 
 @contextlib.contextmanager
 def after_printing() -> Iterator[None]:
-    """Make an output that cannot be written end a command with `NOT_OK`, because its result has been printed before.
+    """Let a command whose result is already printed end with `NOT_OK` if an output file cannot be written.
 
     Raises:
         DdpbenchError: an output cannot be written.

@@ -81,7 +81,7 @@ def _sections() -> dict[str, dict[str, str]]:
 
 
 def _hidden(commands: Iterable[str]) -> list[str]:
-    """Return sentences about names of packages that ddpbench has itself; `commands` are ddpbench's commands."""
+    """Return sentences about names of packages that ddpbench's own names hide; `commands` are ddpbench's commands."""
     from ddpbench.installed import hidden
     from ddpbench.launch.own_workloads import hidden_names
 

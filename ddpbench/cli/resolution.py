@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ddpbench.launch.plan import Plan
 
 _NOISY = 0.1
-"""Standard deviation of a ratio within a round that shows what rounds resolve on a noisy machine."""
+"""Assumed standard deviation, within a round, of the ratio of two cases on a noisy machine."""
 
 
 def resolution_words(plan: Plan, *, shared: bool = False) -> str:

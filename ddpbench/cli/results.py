@@ -51,9 +51,10 @@ def print_results(summary: RunSummary, *, quiet: bool = False) -> None:
 
 
 def _marked(summary: RunSummary) -> pd.DataFrame:
-    """Return the run's cases for its table. A case whose numbers must be wrong has none, and a status that says why.
+    """Return the run's cases for its table.
 
-    A case whose model another framework than torch computes has no speed-up, because its base case is torch's.
+    A case whose numbers must be wrong gets a status that says so, and no numbers. A case whose model is computed by
+    another framework than torch has no speed-up, because its base case is torch's.
     """
     frame = summary.cases.copy()
     wrong = frame["case_id"].isin(list(summary.conclusions.checks.withheld)) & (frame["status"] == "ok")
@@ -126,7 +127,7 @@ def sentences(summary: RunSummary) -> list[str]:
 
 
 def doubts(summary: RunSummary) -> list[str]:
-    """Return sentences about omitted records and failed checks, which put the answer into doubt."""
+    """Return sentences about omitted records and failed checks, both of which cast doubt on the answer."""
     conclusions = summary.conclusions
     return [*conclusions.left_out, *([conclusions.checks.line] if conclusions.checks.line else [])]
 

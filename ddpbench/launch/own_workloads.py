@@ -46,9 +46,9 @@ def resolved(kind: str, name: str) -> str:
 
 
 def hidden_names(named: Mapping[str, Iterable[str]] | None = None) -> list[str]:
-    """Return sentences about strategies, workloads and algorithms of packages whose names ddpbench has itself.
+    """Return sentences about packages' strategies, workloads and algorithms that ddpbench's own of the same name hide.
 
-    With `named`, which maps kinds to names in an experiment, only these names are meant.
+    `named` maps kinds to the names in an experiment, and limits the result to these names.
     """
     kinds = SHIPPED if named is None else named
     return [
@@ -60,7 +60,7 @@ def hidden_names(named: Mapping[str, Iterable[str]] | None = None) -> list[str]:
 
 
 def hidden_in(experiment: Experiment) -> list[str]:
-    """Return sentences about the names in an experiment that packages have registered and ddpbench has itself."""
+    """Return sentences about an experiment's names that packages have registered, but which mean ddpbench's own."""
     axes, base = experiment.axes, experiment.base
     return hidden_names(
         {kind: [str(name) for name in axes.get(kind, [getattr(base, kind)])] for kind in OWN_SETTINGS}

@@ -18,9 +18,11 @@ MOST_LINES = 2
 """Maximum number of lines of the text beneath a picture."""
 
 _PAGE = 0.9
-"""Characters on a line of a caption on a page, over those in the picture's file, whose letters are narrower."""
+"""Characters that fit on a caption line of the page, as a fraction of those in the picture's file, whose letters are
+narrower.
+"""
 _AROUND = "Figure 10. Open SVG"
-"""What stands before and after a caption on a page."""
+"""Example of the text that shares a caption's lines on the page: the figure's number and a link."""
 
 
 def words_in(title: str) -> int:
@@ -36,7 +38,8 @@ def short_enough(title: str) -> bool:
 def first_short(*titles: str) -> str:
     """Return the first of the titles that is short enough, or else the last.
 
-    A section passes its titles in order of content, so that long names of cases lead to a title with less in it.
+    A section passes its titles from the most to the least informative, so that long names of cases lead to a shorter
+    one.
     """
     return next(filter(short_enough, titles), titles[-1])
 
@@ -44,8 +47,8 @@ def first_short(*titles: str) -> str:
 def fitted(picture: Picture) -> Picture:
     """Return the picture with a title and a caption that follow the rule.
 
-    A title that is too long is cut, for example because a case's name is long. `reading` begins with the whole of it,
-    and also gets the sentences of the caption for which there is no room beneath.
+    A title that is too long is cut, for example because a case's name is long. The whole title then begins `reading`,
+    which also gets the sentences of the caption that do not fit beneath the picture.
     """
     heading, whole = cut(picture.heading)
     caption, rest = beneath(picture.caption, picture.width_in)

@@ -1,4 +1,4 @@
-"""The rules that decide which figures and tables a page shows at once. A page folds all others."""
+"""The rules that decide which figures and tables a page shows at once. All others are folded (collapsed)."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class Picture:
     heading.
     """
     reading: str = ""
-    """How to read the figure: the sentences that do not stand beneath it. Empty before `report/figure_texts.py`."""
+    """Sentences on how to read the figure, other than those beneath it. Empty before `report/figure_texts.py`."""
     subtitle: str = ""
     """Subtitle of the picture's files: the conditions that the heading does not state (`report/outside.py`)."""
     source: str = ""

@@ -110,8 +110,9 @@ class Row(CaseSummary):
 def rows_of(summary: RunSummary) -> list[Row]:
     """Return the cases of a run as typed rows, in the summary's order.
 
-    A case whose throughput must be wrong has the status `IMPOSSIBLE`. A case whose model another framework computes has
-    no speed-up and no efficiency, because its base case is torch's: the quotient would be two frameworks' kernels.
+    A case whose throughput must be wrong has the status `IMPOSSIBLE`. A case whose model is computed by another
+    framework than torch has no fields of `_OVER_BASE`: its base case is torch's, so the quotient would compare two
+    frameworks.
     """
     withheld = summary.conclusions.checks.withheld
     cases = [summary.planned[one.case_id] for one in summary.by_case]

@@ -9,9 +9,11 @@ from ddpbench.spec import Case, Links
 from ddpbench.workloads.work import Work
 
 _FSDP_ALL_REDUCES = 2
-"""Bytes of a step of FSDP with gloo in units of an all-reduce: two all-gathers, and an all-reduce as reduce-scatter."""
+"""Bytes that a step of FSDP sends with gloo, in all-reduces: two all-gathers count as one, and gloo's reduce-scatter is
+one.
+"""
 _ZERO1_ALL_REDUCES = 1.5
-"""Bytes of a step of ZeRO-1 in units of an all-reduce: the gradients', and a broadcast of the parameters."""
+"""Bytes that a step of ZeRO-1 sends, in all-reduces: one of the gradients, and half for the broadcast of parameters."""
 _COMPRESSED = {"none": 1.0, "fp16": 0.5, "bf16": 0.5, "powersgd": 0.0}
 """Approximate fraction of the gradients' bytes that DDP sends, by its option `compression`."""
 
@@ -32,12 +34,14 @@ def aggregation_s(case: Case, size: float) -> float:
     sent = busiest_node_bytes(algorithm, case.nodes, case.ranks_per_node, size)
     if case.ranks_per_node == 1 or sent is None:
         return case.dilation * seconds(case.nodes, size, rate, 0.0)
-    directions = 2 if algorithm == "master" else 1  # it has all gradients before it sends their sum
+    directions = (
+        2 if algorithm == "master" else 1
+    )  # a master receives all gradients before it sends their sum
     return case.dilation * directions * sent / rate
 
 
 def exchange_s(case: Case, work: Work) -> float:
-    """Return the time in which emulated links carry what one step of a workload that computes sends (s).
+    """Return the time in which emulated links carry what one step sends, for a workload that computes (s).
 
     It is 0 without such links, for ranks that send nothing, and for strategies whose bytes are unknown. `work` has the
     size of the case's model.
@@ -70,7 +74,7 @@ def _fsdp_s(case: Case, size: float, work: Work) -> float:
 
 
 def _pipeline_s(case: Case, size: float, work: Work) -> float:
-    """Return the time of the activations, then of their gradients, then of the replicas' gradients (s)."""
+    """Return the time to pass activations and their gradients between stages, and to all-reduce among replicas (s)."""
     stages = case.world_size // _replicas(case)
     passed = case.global_batch / _replicas(case) * work.handed_on * _width(case)
     return 2 * _between_s(case, stages, passed) + _among_replicas_s(case, size / stages)
@@ -86,9 +90,9 @@ def _ring_s(case: Case, ranks: int, size: float) -> float:
 
 
 def _among_replicas_s(case: Case, size: float) -> float:
-    """Return the time in which replicas all-reduce `size` bytes of each of their ranks (s).
+    """Return the time in which replicas all-reduce gradients, where each rank has a shard of `size` bytes (s).
 
-    The ranks of a node all do so at once. Replicas on several nodes use the nodes' links.
+    All ranks of a replica exchange at the same time. Replicas on several nodes use the links between nodes.
     """
     ring, links = lower_bound_s(_replicas(case), size, 1.0), Links.parse(case.fabric)
     if case.nodes == 1:
@@ -97,7 +101,7 @@ def _among_replicas_s(case: Case, size: float) -> float:
 
 
 def _between_s(case: Case, ranks: int, size: float) -> float:
-    """Return the time in which one of this many neighbouring ranks sends `size` bytes to the next (s)."""
+    """Return the time in which a rank sends `size` bytes to the next, in a group of `ranks` neighbouring ranks (s)."""
     if ranks > case.ranks_per_node:
         return _between_nodes_s(case, size)
     return _within_node_s(Links.parse(case.fabric), size)

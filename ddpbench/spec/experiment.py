@@ -142,7 +142,7 @@ def parse_experiment(
 
 
 def _not_in(written: Mapping[str, Any], settings: Iterable[Sequence[str]]) -> Iterator[list[str]]:
-    """Yield the keys of the tables that only these overrides add to what is written in the file."""
+    """Yield the keys of tables that the overrides `settings` use and that the file does not have."""
     for keys in settings:
         table: Any = written
         for depth, part in enumerate(keys[:-1], start=1):

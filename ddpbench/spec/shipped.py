@@ -1,4 +1,4 @@
-"""Find what a run's plan lacks about its claims in the experiments that ship with ddpbench."""
+"""Complete the claims of a run's plan from the experiment of the same name that ships with ddpbench."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ def with_known_history(
 def with_known_answers(
     claims: Sequence[PlannedClaim], experiment: str, question: str, folder: Path | None = None
 ) -> tuple[PlannedClaim, ...]:
-    """Return a run's claims. If its plan says of none what it answers, take this from the shipped experiment.
+    """Return a run's claims. If none of them says what it answers, they get their answers from the shipped experiment.
 
-    The shipped experiment must have the run's `question`, and the claims the same wording.
+    This requires that the shipped experiment has the run's `question`. A claim gets the answer of the claim with the
+    same wording.
     """
     if not claims or any(claim.answers is not None for claim in claims):
         return tuple(claims)

@@ -1,4 +1,4 @@
-"""The settings that words in tables and figures mean, for messages about unknown names."""
+"""Find the setting that a user means by a word from tables and figures, for messages about unknown names."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from ddpbench.spec.grouping import FACETS
 
 
 def setting_meant(word: str, known: Collection[str], cutoff: float = 0.6) -> str:
-    """Return `did you mean 'NAME'? ` for the setting that a table calls `word`, or else for the nearest known name.
+    """Return `did you mean 'NAME'? ` with the setting that tables call `word`, or else the most similar known name.
 
-    It is empty if there is none. `cutoff` is the least similarity of a near name, from 0 to 1.
+    Empty if no name is similar enough; `cutoff` is the least similarity, from 0 to 1.
     """
     spoken = word.strip().lower().replace("_", " ")
     titles = (name for name, facet in FACETS.items() if facet.title.lower() == spoken)
@@ -20,5 +20,5 @@ def setting_meant(word: str, known: Collection[str], cutoff: float = 0.6) -> str
 
 
 def nearest_setting(word: str, known: Collection[str]) -> str:
-    """Return the end of an error message about an unknown setting: the one that may be meant, or all known names."""
+    """Return the end of an error message about an unknown setting: the setting probably meant, or known names."""
     return setting_meant(word, known, 1.0).rstrip() or nearest(word, known)

@@ -44,10 +44,10 @@ def claims_answer(
     cases: Sequence[CaseRun] = (),
     withheld: Collection[str] = (),
 ) -> Finding | None:
-    """Return a finding that gives the effects that the claims show, with the number of claims that hold beneath it.
+    """Return a finding that states the effects which the claims show; beneath it stands how many claims hold.
 
-    If no claim is decided, its sentence says which claims are open, or it is the finding on the only claim. None
-    if `claims` is empty. The verdict is `unresolved` if no claim is decided.
+    If no claim is decided, the finding says which claims are open; a single claim's own finding is returned as it is.
+    None if `claims` is empty. The verdict is `unresolved` if no claim is decided.
 
     Args:
         claims: the claims, in the experiment's order.
@@ -92,7 +92,7 @@ def claims_answer(
 
 
 def _on_settings(claims: Sequence[DecidedClaim], cases: Sequence[CaseRun]) -> Finding | None:
-    """Return the finding that says more on what the claims compare than they do: loaders, or values of an option."""
+    """Return a finding that answers more than the claims, if they compare loaders or values of an option; else None."""
     by_id = {run.case_id: run.case for run in cases}
     pairs = [
         (by_id[held.a], by_id[held.b])

@@ -103,7 +103,7 @@ def answer_of(
 
 
 def _with_below_one(answers: Sequence[Finding], cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return the answers, whose first says so beneath it if no case of several ranks trains as fast as one rank."""
+    """Return the answers, with a remark beneath the first if no case of several ranks trains as fast as one rank."""
     first, *others = answers
     below = all_below_one(cases)
     said = any(words in one.line for one in answers for words in ("stay on one", "slower than one rank"))

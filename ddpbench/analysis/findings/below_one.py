@@ -43,11 +43,11 @@ class BelowOne:
 
 
 def all_below_one(cases: Sequence[CaseRun]) -> BelowOne | None:
-    """Return the remark if adding ranks is shown to make training slower than one rank in every compared case.
+    """Return the remark if every compared case is shown to train slower than one rank; otherwise None.
 
-    Compared are the measured cases of several ranks that exchange gradients or parameters. Their intervals hold
-    together (Bonferroni), and allow for ranks that waited for shared cores. None if a case has no base case, or is not
-    shown to be slower.
+    The compared cases are all measured cases of several ranks that exchange gradients or parameters. Their intervals
+    are corrected for the number of cases (Bonferroni), and allow for ranks that waited for shared cores. None also if
+    no case is compared, or if one has no base case.
     """
     by_id = {run.case_id: run for run in cases}
     several = [

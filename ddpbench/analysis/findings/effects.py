@@ -25,12 +25,12 @@ Opening = Literal["yes", "no", "it depends", ""]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairSide:
-    """Words for a case of a pair. `spelled` is for its first mention, in which a layout says what it counts."""
+    """Words for a case of a pair. `spelled` is for its first mention, where a layout is written `1 node x 4 ranks`."""
 
     words: str
     spelled: str
     layout: bool = False
-    """Whether the words are a layout, such as `1 x 4`."""
+    """True if the words are a layout, such as `1 x 4`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,14 +38,15 @@ class ClaimedEffect:
     """Comparison of the two cases of a pair.
 
     `common` is the strategy of both cases; empty if their strategies differ. `fast` and `slow` name what else they
-    differ in. `ratio` is the slower case's time divided by the faster one's.
+    differ in. `ratio` is the time of `slow` divided by that of `fast`; for the kinds `equal` and `open`, it is the
+    inverse.
     """
 
     pair: frozenset[str]
     kind: Literal["faster", "growth", "equal", "open"]
-    """`growth` compares steps on more ranks (`slow`) with steps on fewer, even if those on more ranks are shorter.
-    The cases of an `equal` pair are shown to be equal, those of an `open` one are not told apart. Its `fast` is the
-    case that the claim is about.
+    """`faster`: `fast` is shown to take less time. `equal`: the cases are shown to be equal. `open`: they cannot be
+    told apart. In both of these, `fast` is the case that the claim is about. `growth`: step times at two numbers of
+    ranks; `slow` has more ranks, even if its steps are shorter.
     """
     ratio: Interval
     fast: PairSide
@@ -102,12 +103,12 @@ class ClaimedEffect:
         return f"{self.common} is {is_faster(self.ratio)} {sides}"
 
     def _follows(self, before: ClaimedEffect | None) -> bool:
-        """Return whether the effect compares the same settings as the one before, of another strategy."""
+        """Return whether the preceding effect compares the same two settings, so that only the strategy is new."""
         sides = {self.fast.words, self.slow.words}
         return before is not None and bool(self.common) and {before.fast.words, before.slow.words} == sides
 
     def _on(self, side: str) -> str:
-        """Return the words for a side as they follow a verb; a strategy's name is unchanged."""
+        """Return a side's words with `on` or `with` before a setting; a strategy's name gets neither."""
         if not self.common:
             return side
         return f"{'on' if self.fast.layout else 'with'} {side}"
@@ -124,8 +125,8 @@ def opening_of(claims: Sequence[DecidedClaim]) -> Opening:
     """Return what the claims answer to the experiment's question.
 
     A claim that holds gives the answer that it names. A claim that is refuted for any of its pairs gives the opposite.
-    The result is `yes` or `no` if all claims with an answer agree. It is `it depends` if some of them disagree, or if
-    any claim holds only in part; otherwise it is empty.
+    The result is `yes` or `no` if all claims on the question give this answer. It is `it depends` if they give
+    different answers, if only some of them give one, or if any claim holds only in part. Otherwise it is empty.
     """
     found = {_answer(one) for one in claims if one.answers is not None}
     if found == {True}:
@@ -136,7 +137,7 @@ def opening_of(claims: Sequence[DecidedClaim]) -> Opening:
 
 
 def _answer(claim: DecidedClaim) -> bool | None:
-    """Return whether a claim answers yes; None if it is neither shown nor refuted."""
+    """Return whether the claim's answer is yes; None if the claim is neither shown nor refuted."""
     yes = claim.answers == "yes"
     if claim.verdict == "holds":
         return yes
@@ -159,14 +160,15 @@ def effects_of(
         for held in _telling(claim, refuting=opening == "no"):
             effect = _effect(claim, held, by_id[held.a], by_id[held.b], names)
             if effect.pair not in shown or shown[effect.pair].kind == "open":
-                shown[effect.pair] = effect  # in the place of the undecided one
+                shown[effect.pair] = effect  # keeps the place of the undecided effect
     return list(shown.values()) if any(one.kind != "open" for one in shown.values()) else []
 
 
 def _telling(claim: DecidedClaim, *, refuting: bool) -> list[HeldPair]:
-    """Return the pairs that tell most about a claim: the strongest for it, then the strongest against it.
+    """Return at most two pairs of a claim: the one that supports it most, then the one that contradicts it most.
 
-    If no pair is against it, the first undecided pair is returned in its place. With `refuting`, the order is reversed.
+    If pairs support the claim and none contradicts it, the second is the undecided pair closest to supporting it. With
+    `refuting`, the order is reversed.
     """
 
     def strength(held: HeldPair) -> float:
@@ -215,12 +217,12 @@ def _effect(claim: DecidedClaim, held: HeldPair, a: Case, b: Case, names: Namer)
 
 
 def _sides(claim: DecidedClaim, a: Case, b: Case, names: Namer) -> tuple[PairSide, PairSide]:
-    """Return names of a pair's cases: what they differ in or, for two strategies, these with their settings."""
+    """Return names for the two cases: the settings in which they differ, or their strategies if these differ."""
     if a.strategy == b.strategy:
         apart = Namer([a, b], among=names)
         first, second = (_side(case, apart.apart(case, (*VARIANT, *SCALE, *PANEL))) for case in (a, b))
         return first, second
-    several = len(claim.pairs) > 1  # their settings are in the pair's place
+    several = len(claim.pairs) > 1  # `place` states their settings
     first, second = (
         _side(case, [names.spoken_strategy(case) if several else names.variant(case, VARIANT, layouts=False)])
         for case in (a, b)

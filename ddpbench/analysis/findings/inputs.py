@@ -22,11 +22,11 @@ MOST = 3
 
 
 def input_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return findings that say whether cases wait for input.
+    """Return at most `MOST` findings that say whether cases wait for input.
 
     Each group that has a case with its data in memory gets one finding, and all other groups together get one.
-    Input-bound groups come first, those that wait longest before others, then those with the most ranks. Cases without
-    separate cores for each rank are judged with the others, but have no finding.
+    Input-bound groups come first, ordered by how long they wait, then the others, those with the most ranks first.
+    Cases without separate cores for each rank are judged with the others, but have no finding.
     """
     groups = _fair(cases)
     paired = [group for group in groups if group.memory is not None and group.loaded]
@@ -93,7 +93,7 @@ def _fair(cases: Sequence[CaseRun]) -> list[InputGroup]:
 
 
 def _strength(group: InputGroup) -> float:
-    """Return by how much a group's step is at least longer than from memory, as a ratio; 1 if it is not shown."""
+    """Return the factor by which loading lengthens a group's step at least; 1 if no lengthening is shown."""
     ratio = group.bound[0].ratio if group.bound else None
     return ratio.low or 1.0 if ratio is not None else 1.0
 
@@ -143,7 +143,7 @@ def _bound(group: InputGroup) -> str:
 
 
 def _fixed(group: InputGroup) -> str:
-    """Say, to end a sentence on an input-bound group, which number of loader workers suffices, if that is known."""
+    """Return the end of a sentence on an input-bound group: what is known of how many loader workers fix it."""
     first, fixing = group.bound[0], group.fixed_by
     if fixing is not None:
         return f"; {_workers(fixing)} fix{'es' if fixing.run.case.loader_workers == 1 else ''} it"

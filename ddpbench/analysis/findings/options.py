@@ -91,7 +91,7 @@ def _keys(members: Sequence[CaseRun]) -> list[str]:
 
 
 def _rival(best: CaseRun, cases: Sequence[CaseRun], families: Families) -> Iterator[str]:
-    """Yield a phrase that compares the reference strategy with `best`, if they are distinguished."""
+    """Yield phrases that compare the reference strategy with `best`, the longest first; none if it is undecided."""
     for run in cases:
         if traits_of(run.case).role != "reference" or run.case.world_size != best.case.world_size:
             continue

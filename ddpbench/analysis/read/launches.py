@@ -45,7 +45,7 @@ class Launch:
     step_ns: NDArray[np.int64] | None = None
     """Times of single steps of all ranks that take samples, one rank after the other."""
     step_ranks: tuple[tuple[int, int], ...] = ()
-    """Rank, and number of its steps, of each part of `step_ns`."""
+    """For each rank in `step_ns`, in the same order: the rank, and its number of steps."""
     wall_s: float = 0.0
     measured_s: float = 0.0
     server_s: float = 0.0

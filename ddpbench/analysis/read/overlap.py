@@ -89,7 +89,7 @@ class Breakdown:
     window_s: Mapping[int, float] = field(default_factory=dict)
     """Time per step from the first rank's start of these steps to the last rank's end, on one clock, by round."""
     by_rank: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    """Each rank's parts and `step`, by rank, seconds: means over the steps of a launch, and then over launches."""
+    """For each rank, the seconds of each part and of `step`: means over the steps of a launch, then over launches."""
     sent_bytes: float | None = None
     """Bytes per step that the busiest rank passed to the network, mean over steps; None if they were not counted."""
 
@@ -252,9 +252,9 @@ class _Sums:
     """Seconds per rank and step, one row for each of `PARTS` and then `_TOTALS`, and one column for each launch."""
     steps_s: NDArray[np.float64]
     ranks_of: Sequence[tuple[int, int]]
-    """Launch and rank of each column of `by_rank`."""
+    """The launch and the rank that each column of `by_rank` belongs to."""
     by_rank: NDArray[np.float64]
-    """Seconds per step of each rank of each launch, one row for each of `PARTS` and then the step."""
+    """Seconds per step. The rows are `PARTS`, followed by the whole step; the columns are the ranks of all launches."""
     windows_s: Sequence[float]
     under_way: Mapping[int, float]
     sizes: Mapping[int, Mapping[tuple[str, int], Moved]]
@@ -342,7 +342,7 @@ class _Noted:
     owners: Ints
     """Rank of each step, counted over all ranks of all launches."""
     ranks_of: Sequence[tuple[int, int]]
-    """Launch and rank of each number in `owners`."""
+    """The launch and the rank that each number in `owners` stands for."""
     step_of: Ints
     """Group of each transfer's record; -1 if its step was not recorded."""
     first_of: Ints
@@ -356,9 +356,9 @@ class _Noted:
         return apart(owner, *(np.concatenate([self.steps[:, end], self.spans[:, end]]) for end in (2, 3)))
 
     def rank_sums_ns(self, lengths_ns: NDArray[Any], group: NDArray[np.intp]) -> Ints:
-        """Return the sums of the lengths within the steps of each rank of each launch, in the order of `ranks_of`.
+        """Sum lengths of time over all steps of each rank of each launch; the last axis has the order of `ranks_of`.
 
-        `group` has the group of each length along the last axis, in order.
+        `group` says to which step each length along the last axis belongs, in ascending order.
         """
         ends = np.searchsorted(self.owners[group], np.arange(1, len(self.ranks_of) + 1))
         before = np.zeros((*lengths_ns.shape[:-1], lengths_ns.shape[-1] + 1), np.int64)
@@ -367,7 +367,7 @@ class _Noted:
         return found
 
     def launch_means_s(self, sums_ns: Ints) -> NDArray[np.float64]:
-        """Return means over the ranks and steps of each launch, in seconds, of sums by rank as `rank_sums_ns` gives."""
+        """Turn the sums from `rank_sums_ns` into each launch's means over its ranks and steps, in seconds."""
         launches = np.array([launch for launch, _ in self.ranks_of])
         firsts = np.searchsorted(launches, np.arange(len(self.launches)))
         whole = np.add.reduceat(sums_ns, firsts, axis=-1)
@@ -375,7 +375,7 @@ class _Noted:
         return found
 
     def rank_means_s(self, sums_ns: Ints) -> NDArray[np.float64]:
-        """Return means over the steps of each rank of each launch, in seconds. A rank without steps has 0."""
+        """Turn the sums from `rank_sums_ns` into each rank's means over its steps, in seconds; 0 without steps."""
         count = np.bincount(self.owners, minlength=len(self.ranks_of))
         found: NDArray[np.float64] = sums_ns / np.maximum(count, 1) / 1e9
         return found

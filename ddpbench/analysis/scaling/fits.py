@@ -82,7 +82,7 @@ class Fit:
 
     @property
     def _applies_nowhere(self) -> bool:
-        """Return whether the points are matched, but only by an impossible law."""
+        """Return whether the law matches the points, but only with a fraction that is impossible."""
         return self.impossible and self.goodness == "within error"
 
     @property

@@ -123,10 +123,10 @@ def resolved_in_one_sweep(deviation: float, rounds: int, correlation: float = 0.
 
 
 def deviation_resolved(change: float, rounds: int) -> float | None:
-    """Return the largest deviation at which a sweep of two cases resolves a change; the inverse of the function above.
+    """Return the largest deviation at which a sweep of two cases resolves a change.
 
-    The deviation is that of the logarithm of the ratio within a round. Rounds are taken as uncorrelated. None under
-    `MIN_ROUNDS` rounds.
+    This inverts `resolved_in_one_sweep` without correlation of rounds. The deviation is the standard deviation, within
+    a round, of the logarithm of the two cases' ratio. None under `MIN_ROUNDS` rounds.
 
     Args:
         change: as a fraction, above 0.

@@ -175,7 +175,7 @@ def _averaged(normal: _Values, symmetric: _Values) -> _Values:
 
 
 def _evidence(values: _Values, scales: _Values, own: float, means: _Values) -> _Values:
-    """Return the logarithm of the evidence that all values together give against each of `means`.
+    """Return, for each of `means`, the logarithm of the evidence that the values give against it as their true mean.
 
     `own` is the standard deviation of the values.
     """

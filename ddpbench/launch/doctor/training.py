@@ -166,7 +166,7 @@ def workloads(host: Host) -> Iterator[CheckResult]:
 
 
 def packages(_host: Host) -> Iterator[CheckResult]:
-    """Report classes of installed packages that cannot be reached by their names, because ddpbench has these names."""
+    """Report classes of installed packages whose names are also ddpbench's own, and so do not reach these classes."""
     for sentence in hidden_names():
         found, _, advice = sentence.rpartition(": ")
         yield note("packages", found, advice)

@@ -152,10 +152,10 @@ def _check(side: Placed, named: _Named, tops: Sequence[Path]) -> None:
 
 
 def _check_module(side: Placed, named: _Named, tops: Sequence[Path], *, alike: bool) -> None:
-    """Check a class named by its module, for one side.
+    """Check, for one side, that a class named by its module (`package.module:Class`) is imported from the side's code.
 
-    A module outside of both sides' code is allowed if the sides have different interpreters, each with packages of its
-    own, or if it is an installed strategy or algorithm of which the repository has no source.
+    A module outside of both sides' code is allowed in three cases: the sides have different interpreters, each with its
+    own packages; it is an installed strategy or algorithm without source in the repository; or it is ddpbench's own.
 
     Raises:
         RequestError: the module is outside the side's code.
@@ -192,7 +192,7 @@ def _is_in_environment(side: Placed, found: Path, root: Path) -> bool:
 
 
 def _holding(code: Path, ending: str) -> list[Path]:
-    """Return the files of a side's code whose paths have this ending, relative to the code, the shortest first."""
+    """Return the files of a side's code whose paths end like this, shortest first, as paths relative to the code."""
     found = [
         path.relative_to(code)
         for path in code.rglob(ending.rpartition("/")[2])

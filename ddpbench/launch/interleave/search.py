@@ -96,7 +96,7 @@ def _searched(python: str) -> _Searched:
 
 
 def forget() -> None:
-    """Ask interpreters again, because PYTHONPATH or what is installed may have changed since."""
+    """Forget what interpreters answered, because PYTHONPATH or the installed packages may have changed since."""
     _searched.cache_clear()
 
 
@@ -171,7 +171,7 @@ _MISSING = re.compile(
 
 
 def not_in_commit(side: Placed, error: str) -> str:
-    """Return why a commit lacks the module that an error names, if the working tree has it; otherwise empty."""
+    """Explain why a commit lacks the module that an import error names; empty if the working tree lacks it too."""
     found = _MISSING.search(error)
     if found is None or not side.spec.ref or side.code is None:
         return ""

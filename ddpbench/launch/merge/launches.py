@@ -215,7 +215,7 @@ def _change(path: Path, changes: Mapping[str, Any]) -> None:
 
 
 def _start_in(line: bytes) -> RankStart | None:
-    """Return the record of a rank's start in a line; None if it is another record, or damaged.
+    """Return the rank's start record if the line holds one; None if it holds another record or is damaged.
 
     A damaged record is reported when the merged run is read.
     """

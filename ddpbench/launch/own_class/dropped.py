@@ -492,7 +492,7 @@ class _Collected:
 
 
 def _is_taken(value: ast.expr, places: Set[int]) -> bool:
-    """Return whether the generated class has a value, or the elements of a tuple other than its constants."""
+    """Return whether the generated class contains a value; of a tuple, all elements that are not constants."""
     if place_of_node(value) in places:
         return True
     made = [each for each in getattr(value, "elts", ()) if not isinstance(each, ast.Constant)]

@@ -76,9 +76,9 @@ class Sites:
         )
 
     def _is_run(self, statement: ast.stmt) -> bool:
-        """Return whether a statement is in a function of the script that the generated class calls.
+        """Return whether a statement is in a function or class of the script that the generated class uses.
 
-        Reading an attribute of the class that contains the training loop runs nothing of the loop.
+        For a statement of the training loop, use of the enclosing class does not count: it may only read an attribute.
         """
         around = self.variables.around(statement)
         trains = id(statement) in self._body

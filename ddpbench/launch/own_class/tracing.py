@@ -90,7 +90,7 @@ class ScriptWrites(Protocol):
         """Return whether the body of a class, or of a related one, gives an attribute a value other than None."""
 
     def is_after(self, node: ast.AST, scope: Scope, line: int) -> bool:
-        """Return whether a node is in a function itself, and is always evaluated after `line` of the function."""
+        """Return whether a node lies directly in a function, and is always evaluated after `line` of the function."""
 
     def sets_of(self, own: ast.ClassDef, name: str) -> list[ast.AST]:
         """Return the nodes that may set an attribute of the objects of a class, other than in the class's body."""
@@ -99,7 +99,7 @@ class ScriptWrites(Protocol):
         """Return whether an attribute of the objects of a class may be set more than once, or from outside."""
 
     def may_change(self, key: str, scope: Scope, line: int, binding: Binding | None, made: ast.expr) -> bool:
-        """Return whether a value that is read at a line of a function may be another one at another time."""
+        """Return whether a value that is read at a line of a function may be different at another time."""
 
 
 class Tracer:
@@ -752,7 +752,7 @@ class Tracer:
         examined, known = self._held_by.get(key, (depth + 1, None))
         if known is not None or examined <= depth:
             return known
-        self._held_by[key] = (0, None)  # of a condition that depends on itself, the outcome is unknown
+        self._held_by[key] = (0, None)  # unknown so far, if the condition depends on itself
         self._kept_alive += [test, scope]
         passed = len(self._way)
         found = self._holds(test, scope, depth)

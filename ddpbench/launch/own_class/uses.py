@@ -294,7 +294,7 @@ class Uses(Calls):
         return _in_order(self._named(variable, _Held(part, value, inner=self.values.is_of_library(value))))
 
     def changes_of_attribute(self, name: str, part: str | None, value: ast.expr | None) -> list[ast.AST]:
-        """Return the nodes that may change the object in any attribute of this name, or only the object's `part`."""
+        """Return the nodes that may change the object held by attributes of this name, or only the object's `part`."""
         self._seen.clear()
         return _in_order(self._kept(name, _Held(part, value, inner=self.values.is_of_library(value))))
 

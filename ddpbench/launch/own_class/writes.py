@@ -123,7 +123,7 @@ class Writes(AttributeWrites):
     def is_rebound(self, node: ast.expr, scope: Scope, line: int = 0) -> bool:
         """Return whether the script may bind a name, or an attribute of `self`, more than once.
 
-        Assignments to a function's own name that always come after `line`, which reads it, do not count.
+        Assignments to a local variable do not count if they always run after `line`, on which the name is read.
         """
         name, *parts = _path(node)
         if name not in ("self", "cls") or scope.own is None:
@@ -131,7 +131,7 @@ class Writes(AttributeWrites):
         return bool(parts) and self.sets_again(scope.own, parts[0])
 
     def may_change(self, key: str, scope: Scope, line: int, binding: Binding | None, made: ast.expr) -> bool:
-        """Return whether a value that is read at a line of a function may be another one at another time.
+        """Return whether a value that is read at a line of a function may be different at another time.
 
         `key` names the value, for example `x`, `self.x`, `x.y` or `x['y']`, and `binding` is the assignment to it, if
         known. `made` is the expression that the value comes from.
@@ -154,7 +154,7 @@ class Writes(AttributeWrites):
         )
 
     def _is_before(self, site: ast.AST, scope: Scope, line: int, binding: Binding | None) -> bool:
-        """Return whether a change is the assignment that was followed, and always precedes the read."""
+        """Return whether a change is the assignment `binding` itself, and always runs before the read at `line`."""
         made = self.variables.statement(site)
         if binding is None or getattr(made, "value", None) is not binding.value:
             return False
@@ -164,19 +164,19 @@ class Writes(AttributeWrites):
         return own and made.lineno < line and not any(isinstance(each, _NESTS) for each in inside)
 
     def _changes(self, held: ScopeVariable | str, part: str | None) -> list[ast.AST]:
-        """Return the nodes that may change the object of a variable or attribute, or only its entry `part`."""
+        """Return the nodes that may change the object held by a variable or attribute, or only the object's `part`."""
         if (held, part) not in self._sites:
             value = self._value_of(held)
             if isinstance(held, str):
                 found = self.uses.changes_of_attribute(held, part, value)
             else:
                 found = self.uses.changes(held, part, value)
-            self._sites[held, part] = found  # before the next line, which may ask again
+            self._sites[held, part] = found  # stored before the next line, which may ask for it
             self._sites[held, part] = [*found, *self._changes_before_return(value, part)]
         return self._sites[held, part]
 
     def _changes_before_return(self, value: ast.expr | None, part: str | None) -> list[ast.AST]:
-        """Return the nodes by which a function of the script may change the object that it returns."""
+        """Return the nodes that may change an object before a function of the script, called in `value`, returns it."""
         function = self.script.functions.get(last_name(value)) if isinstance(value, ast.Call) else None
         return [
             site
@@ -201,7 +201,7 @@ class Writes(AttributeWrites):
         return None
 
     def _binds_again(self, name: str, scope: Scope, line: int) -> bool:
-        """Return whether a script may bind a name more than once, other than only after `line`."""
+        """Return whether a script may bind a name more than once. Bindings that always follow `line` do not count."""
         variable = self.variables.named(name, scope.node)
         if (variable, line) not in self._rebound:
             stores = [
@@ -215,14 +215,14 @@ class Writes(AttributeWrites):
         return self._rebound[variable, line]
 
     def is_after(self, node: ast.AST, scope: Scope, line: int) -> bool:
-        """Return whether a node is in a function itself, and is always evaluated after `line` of the function."""
+        """Return whether a node lies directly in a function, and is always evaluated after `line` of the function."""
         own = self.variables.function(node) is scope.node and 0 < line < getattr(node, "lineno", 0)
         loops = (each for each in self.variables.around(node) if isinstance(each, _LOOPS))
         return own and not any(each.lineno <= line <= (each.end_lineno or 0) for each in loops)
 
     @cached_property
     def _given(self) -> dict[ScopeVariable, int]:
-        """The number of bindings of each parameter, imported name, function and class, other than by assignment."""
+        """For each variable, the number of its bindings as a parameter, an import, a function or a class."""
         found: dict[ScopeVariable, int] = {}
         for node in walk(self.script.tree):
             names: list[str] = []
@@ -248,7 +248,7 @@ class Writes(AttributeWrites):
 
     @cached_property
     def _globals(self) -> set[str]:
-        """The module's names that are set through `globals()` or the module's object; with "" for unknown names."""
+        """Global names that are set through `globals()` or `sys.modules`; "" stands for any name."""
         found: set[str] = set()
         for node in walk(self.script.tree):
             if (
@@ -265,7 +265,7 @@ class Writes(AttributeWrites):
         return found
 
     def _set_through(self, names: ast.Call) -> set[str]:
-        """Return the names that a use of `globals()` may set; "" stands for any name."""
+        """Return the global names that a use of `globals()`, `locals()` or `vars()` may set; "" stands for any name."""
         parent = self.variables.above[id(names)]
         outer = self.variables.above.get(id(parent))
         if last_name(names) != "globals" and not isinstance(self.variables.function(names), ast.Module):

@@ -790,7 +790,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return False
 
     def _is_in_a_step(self, change: Mutation) -> bool:
-        """Return whether a step makes a change under a condition."""
+        """Return whether the training loop's body makes a change, and does so under a condition."""
         return (
             bool(change.tests)
             and self.loop is not None

@@ -1,4 +1,4 @@
-"""Say of a figure's marks what they show and to which series they belong.
+"""Attach words to the marks of a figure: what each one shows, and which series it belongs to.
 
 The SVG has the words as `<title>`, which browsers show next to the pointer, and which screen readers and the page's
 script read. `describe` writes them into matplotlib's group id, which `with_titles` turns into elements of the SVG.
@@ -21,17 +21,17 @@ _SVG = "{http://www.w3.org/2000/svg}"
 
 
 def describe(artist: Artist, series: str, *titles: str) -> None:
-    """Say what an artist shows.
+    """Attach words to an artist.
 
-    `series` is what the legend or a label calls its series, or empty. `titles` has the words for each of its points
-    that is drawn, or one text for the artist as a whole; none for an artist that only belongs to the series.
+    `series` is the name of its series in the legend or a label; it may be empty. `titles` has one text for each drawn
+    point, or a single text for the whole artist. Without `titles`, the artist is only marked as part of the series.
     """
     words = [on_one_line(clean(title)) for title in titles]
     artist.set_gid(_MARKED + json.dumps([series, words]))
 
 
 def describe_points(drawn: Any, series: str, *titles: str) -> None:
-    """Say what each point of `Axes.errorbar` shows; its whiskers belong to the series too."""
+    """Attach words to each point of `Axes.errorbar`; its whiskers are marked as part of the series too."""
     line, caps, whiskers = drawn
     describe(line, series, *titles)
     for artist in (*caps, *whiskers):
@@ -39,7 +39,10 @@ def describe_points(drawn: Any, series: str, *titles: str) -> None:
 
 
 def with_titles(root: Element) -> None:
-    """Replace what `describe` wrote by titles, and by numbers of series where a label names a series of marks."""
+    """Replace what `describe` wrote by `<title>` elements, and by the number of the series in `data-s`.
+
+    A series gets a number if any of its marks has a title, and if there are several such series.
+    """
     groups = [node for node in root.iter(f"{_SVG}g") if node.attrib.get("id", "").startswith(_MARKED)]
     words = [json.loads(node.attrib.pop("id").removeprefix(_MARKED)) for node in groups]
     marked = [series for series, titles in words if series and titles]
@@ -52,7 +55,7 @@ def with_titles(root: Element) -> None:
 
 
 def _entitle(node: Element, titles: Sequence[str]) -> None:
-    """Add the titles to the group's points; to the group as a whole if there are not as many points."""
+    """Give each point of the group its title. If there are not as many points as titles, the group gets all of them."""
     points = list(node.iter(f"{_SVG}use"))
     if len(points) == len(titles):
         for point, title in zip(points, titles, strict=True):

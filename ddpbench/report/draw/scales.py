@@ -1,4 +1,4 @@
-"""The rule for axes: logarithmic if values span a decade or more, with ticks at round numbers that never collide."""
+"""The rule for axes: logarithmic if values span a decade or more, with round ticks whose labels never collide."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
 DECADE = 10.0
-"""Ratio of the largest to the smallest value from which an axis of times or ratios is logarithmic."""
+"""An axis of times or ratios is logarithmic if the largest value is at least this many times the smallest."""
 _LADDERS = ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,))
-"""Leading digits of ticks, closest together first."""
+"""Leading digits that ticks may have, from the closest ticks to the farthest apart."""
 _APART_EM = 1.2
-"""Least distance between two labels, as a multiple of the font size."""
+"""Minimum gap between two labels side by side, as a multiple of the font size."""
 
 
 def spans_decades(low: float, high: float) -> bool:
@@ -26,7 +26,7 @@ def spans_decades(low: float, high: float) -> bool:
 
 
 def scale(axis: Axis, low: float, high: float, *, margin: float = 0.04) -> None:
-    """Make an axis of times or ratios fit values from `low` to `high`, and logarithmic if these span a decade.
+    """Set the limits of an axis of times or ratios to the values `low` to `high`; logarithmic if they span a decade.
 
     `margin` is the room beyond the values, as a fraction of the axis. The axis need not begin at 0, so it suits points
     and not bars.
@@ -64,7 +64,7 @@ def logarithmic(axis: Axis, low: float, high: float) -> None:
 def log_ticks(low: float, high: float, length_in: float, *, along: bool) -> Sequence[float]:
     """Return the ticks of a logarithmic axis `length_in` inches long, from `low` to `high`.
 
-    `along` says whether labels stand side by side, as below an x axis, and so need their width apart.
+    `along` is true for an x axis, whose labels stand side by side, so that their widths count.
     """
     ladders = _LADDERS[0 if high / low < 6 else 1 if high / low < 40 else 2 :]
     found: list[float] = []

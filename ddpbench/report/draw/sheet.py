@@ -58,9 +58,9 @@ class Sheet:
     ) -> None:
         """Draw a legend along the sheet's upper edge, with its entries in reading order.
 
-        `length` is the length of the lines in the legend, as a multiple of the font size. On a phone, a legend with
-        one column breaks long names into lines, which `legend_lines` counts. An entry names the series of marks
-        (`marks.describe`) that is called as it, or as `series` says of it.
+        `length` is the length of the lines in the legend, as a multiple of the font size. On a phone, a legend with one
+        column breaks long names into lines, which `legend_lines` counts. Each entry is linked to the marks of the
+        series with its name (`marks.describe`). `series` maps entries to series whose names differ.
         """
         # matplotlib fills columns first, so the handles are dealt out to its columns
         handles = [handle for column in range(columns) for handle in handles[column::columns]]

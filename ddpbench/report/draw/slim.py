@@ -69,7 +69,7 @@ def slim(svg: bytes, prefix: str, size: tuple[int, int]) -> bytes:
 
 
 def _set_root(root: Element, prefix: str, size: tuple[int, int]) -> None:
-    """Give the root its id and size. Its texts are left to sighted readers: others read the figure's description."""
+    """Give the root its id and size, and hide its texts from screen readers, which read the figure's description."""
     box = root.attrib.get("viewBox", "")
     root.attrib.clear()
     width, height = map(str, size)

@@ -1,7 +1,7 @@
 """Give the texts of an SVG a width that does not depend on the reader's fonts.
 
 matplotlib places texts by the widths of DejaVu Sans, which few readers have. `textLength` sets each text to its width
-in DejaVu Sans, whatever font draws it. Verdana, which Windows, macOS and iOS have, is as wide within a few per cent.
+in DejaVu Sans, in any font. Verdana, which Windows, macOS and iOS have, is as wide within a few per cent.
 
 Source: W3C, "Scalable Vector Graphics (SVG) 2", 2018, section 11.5.1.
 """
@@ -21,17 +21,19 @@ _SVG = "http://www.w3.org/2000/svg"
 _NAMESPACES = {"": _SVG, "xlink": "http://www.w3.org/1999/xlink"}
 TEXT = f"{{{_SVG}}}text"
 FAMILIES = "DejaVu Sans,Verdana,Bitstream Vera Sans,system-ui,sans-serif"
-"""Fonts for texts on the page, those as wide as matplotlib's own first."""
+"""Fonts for texts on the page: first matplotlib's own, then a font of nearly the same width."""
 _MEASURED_PT = 100.0
 _BAR = "|"
 _SPACED = re.compile("[\u0000-\u02ff\u0370-\u03ff\u2000-\u22ff]*")
-"""Letters and signs that may stand further apart. Of joined scripts, such as Arabic, the letters are widened."""
+"""Texts that fit their width by spacing their letters. In other texts, whose letters may be joined as in Arabic, the
+letters themselves are stretched.
+"""
 _ROTATION = re.compile(r"rotate\(-?0(?:\.0*)?(?: [^)]*)?\)")
 _TRANSLATE = re.compile(r"translate\((\S+) (\S+)\)")
 
 
 def finished(svg: bytes, families: Sequence[str]) -> bytes:
-    """Return matplotlib's SVG with titles of marks, and with texts as wide as they were placed, in readers' fonts.
+    """Return matplotlib's SVG with titles of marks, and with texts that keep their width in any reader's font.
 
     `families` are the font families with which matplotlib placed the texts.
     """
@@ -59,7 +61,7 @@ def finished(svg: bytes, families: Sequence[str]) -> bytes:
 
 
 def _declarations(style: str) -> list[tuple[str, str]]:
-    """Split a style into names and values. A font's name may contain a semicolon, so the font's parts are left out."""
+    """Split a style into names and values, without the parts of a font's name, which may contain a semicolon."""
     pairs = (one.split(": ", 1) for one in style.split("; "))
     return [(pair[0], pair[1]) for pair in pairs if len(pair) == 2]
 

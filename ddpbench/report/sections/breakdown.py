@@ -259,7 +259,7 @@ def _texts(bars: Sequence[Bar]) -> list[_Texts]:
 
 
 def _title(bars: Sequence[Bar], start: str) -> str:
-    """Return the finding, preceded by `start`: the case with the most exposed communication, above one rank."""
+    """Return the finding: the case of several ranks with the most exposed communication. It begins with `start`."""
     fair = [bar for bar in bars if not bar.row.oversubscribed and bar.row.case.world_size > 1]
     if not fair:
         if any(bar.row.oversubscribed for bar in bars):
@@ -288,7 +288,10 @@ def _title(bars: Sequence[Bar], start: str) -> str:
 
 
 def _exposed(bars: Sequence[Bar]) -> str:
-    """Return a sentence with the largest exposed communication and waiting, and intervals; empty if there is none."""
+    """Return a sentence with the most exposed communication in any case, and the time for which that case waits.
+
+    Both have their intervals. Empty if no case exposes communication.
+    """
     most = max(bars, key=lambda bar: bar.exposed_s)
     if most.exposed_s <= 0:
         return ""

@@ -186,7 +186,7 @@ def _caption(shown: Sequence[Row], marks: Sequence[str]) -> str:
 
 
 def _timed(shown: Sequence[Row]) -> list[tuple[Row, Interval]]:
-    """Return the cases at the most ranks that were not oversubscribed, with their step times, s."""
+    """Return the cases at the largest number of ranks that was not oversubscribed, with their step times, s."""
     fair = [row for row in shown if not row.oversubscribed]
     most = max((row.case.world_size for row in fair), default=0)
     return [
@@ -204,7 +204,7 @@ def _shortest(shown: Sequence[Row]) -> str:
 
 
 def _title(shown: Sequence[Row], standings: Mapping[str, Standing]) -> str:
-    """Return the finding on bucket caps, at the most ranks that were not oversubscribed."""
+    """Return the finding on bucket caps, at the largest number of ranks that was not oversubscribed."""
     timed = _timed(shown)
     if not timed:
         return "Every case with buckets ran oversubscribed: none is ranked"

@@ -182,7 +182,7 @@ def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str], panel: 
 
 
 def _fitting(curves: Sequence[CurveLaws]) -> list[Fit | None]:
-    """Return the law that fits each curve within its error, preferring laws with fewer parameters."""
+    """Return, for each curve, the law with the fewest parameters that fits within the error; None if no law does."""
     return [
         next((fit for fit in curve.laws.fits if fit.goodness == "within error" and not fit.rejected), None)
         for curve in curves
@@ -190,7 +190,7 @@ def _fitting(curves: Sequence[CurveLaws]) -> list[Fit | None]:
 
 
 def _hidden(curves: Sequence[CurveLaws]) -> list[str]:
-    """Return a sentence with the largest misfit that the measurement would not show; empty if no law fits."""
+    """Return a sentence that says how large a misfit the measurement could miss; an empty list if no law fits."""
     fits = [fit for fit in _fitting(curves) if fit is not None]
     hidden = max((fit.unseen or 0.0 for fit in fits), default=0.0)
     return [f"A misfit of up to {percent(hidden)} would go unseen."] if fits else []
@@ -214,7 +214,7 @@ def _title(curves: Sequence[CurveLaws]) -> str:
         which = series_of(missed, "or")
         if any(
             fit.goodness == "within error" for fit in curve.laws.fits
-        ):  # matched, but by an impossible law
+        ):  # some law matches, but is impossible
             return first_short(f"{curve.name} does not follow {which}", f"Scaling does not follow {which}")
         return first_short(
             f"{curve.name} does not follow {which} {within}",

@@ -208,10 +208,10 @@ def _picture(panel: Panel, lines: Sequence[NetworkCurve], index: int) -> Picture
 
 
 def _told(lines: Sequence[NetworkCurve]) -> list[tuple[str, NetworkPoint]]:
-    """Return the strategies with the longest and the shortest network time, and their points.
+    """Return the strategies with the longest and the shortest network time, each with its point.
 
-    The points are at the most nodes that all strategies have. For a single strategy they are at the most and the fewest
-    nodes.
+    The points are at the largest number of nodes that all strategies have. A single strategy, or the first if they
+    share no number of nodes, is compared between its most and its fewest nodes.
     """
     shared = set.intersection(*({point.row.case.nodes for point in line.points} for line in lines))
     if len(lines) > 1 and shared:
@@ -239,7 +239,7 @@ def _title(lines: Sequence[NetworkCurve]) -> str:
 
 
 def _details(lines: Sequence[NetworkCurve]) -> str:
-    """Return a sentence with the times of the title and their intervals."""
+    """Return a sentence with the network times that the title states, and their intervals."""
     times = [
         f"{point.time_ms} ms with {name} on {point.row.case.nodes} nodes" for name, point in _told(lines)
     ]

@@ -159,7 +159,10 @@ def _base_text(shown: Sequence[Row], by_id: Mapping[str, Row]) -> str:
 
 
 def _without_base(panel: Panel, by_id: Mapping[str, Row]) -> list[str]:
-    """Return sentences on cases without a speed-up: their launcher started no base case, or they have torch's."""
+    """Return sentences on cases without a speed-up.
+
+    Either their launcher started no base case, or their base case is torch's, and they use another framework.
+    """
     lacking: dict[str, list[str]] = {}
     for row in panel.rows:
         if row.ok and row.speedup is None and row.baseline_case_id not in ("", *by_id):
@@ -180,7 +183,7 @@ def _without_base(panel: Panel, by_id: Mapping[str, Row]) -> list[str]:
 
 
 def _eligible(panel: Panel, series: Sequence[Series]) -> list[tuple[Series, Row]]:
-    """Return the points of exchanging strategies at the most ranks that were not oversubscribed."""
+    """Return the series of strategies that exchange, with their rows at the most ranks that were not oversubscribed."""
     eligible = [
         (item, row)
         for item in series
@@ -193,7 +196,7 @@ def _eligible(panel: Panel, series: Sequence[Series]) -> list[tuple[Series, Row]
 
 
 def _title(panel: Panel, series: Sequence[Series]) -> str:
-    """Return the finding: how many times as fast as the base case training is, at the most ranks."""
+    """Return the finding: the speed-ups over one rank, at the most ranks that were not oversubscribed."""
     eligible = _eligible(panel, series)
     if not eligible:
         if panel.oversubscribed_sizes:

@@ -26,20 +26,22 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 MOST_ROWS = 18.5
-"""Maximum height of all strips, as a multiple of a strip's. The figure is then at most 450 pixels high."""
+"""Maximum height of all strips together, in strips. The figure is then at most 450 pixels high."""
 _PITCH_IN, _GAP_IN, _HEAD_IN = 0.21, 0.1, 0.22
 _ABOVE_IN, _AXIS_IN = 0.08, 0.52
 _STRIP = 0.36
-"""Half the height of a strip, in strips."""
+"""Half the height of a strip's ticks, as a multiple of the distance between strips."""
 _MUTUAL = 0.5
-"""Ranks wait for each other if the least waiting is above this share of the most."""
+"""Ranks are said to wait for each other if the rank that waits least waits more than this share of the one that waits
+most.
+"""
 _FAR = 1.6
-"""The axis ends before steps that are longer than this many times the longest 95th percentile."""
+"""The axis ends at this many times the longest 95th percentile, although single steps may be longer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Strips:
-    """A case with the step times of its ranks, or of the ranks that stand for them."""
+    """A case with the step times of its ranks, or of a selection if it has many (`RankTimes.role`)."""
 
     row: Row
     name: str
@@ -47,7 +49,7 @@ class Strips:
 
     @property
     def omitted(self) -> int:
-        """Return the number of ranks that have steps and are not here."""
+        """Return the number of ranks with timed steps that are not in `ranks`."""
         return self.ranks[0].ranks - len(self.ranks)
 
     @property
@@ -101,7 +103,7 @@ def _missing(rows: Sequence[Row], cases: Sequence[Strips]) -> Mapping[str, str]:
 
 
 def _drawn(cases: Sequence[Strips], first: Sequence[str]) -> list[Strips]:
-    """Return the cases that fit: those of `first`, and then those of the most ranks on separate cores."""
+    """Return the cases that fit: first those of `first`, then those on separate cores, from the most ranks down."""
     order = sorted(
         cases,
         key=lambda one: (
@@ -169,7 +171,7 @@ def _picture(cases: Sequence[Strips], missing: Mapping[str, str]) -> Picture:
 
 
 def _omitted(cases: Sequence[Strips]) -> list[str]:
-    """Return a sentence that says which ranks stand for cases with many ranks; empty if all ranks are drawn."""
+    """Return a sentence that says which ranks are shown of cases with many; an empty list if all ranks are drawn."""
     left = [one for one in cases if one.omitted]
     if not left:
         return []
@@ -179,7 +181,7 @@ def _omitted(cases: Sequence[Strips]) -> list[str]:
 
 
 def _title(cases: Sequence[Strips]) -> str:
-    """Return the finding: the rank that waits longest for others, or else how much steps vary."""
+    """Return the finding: the rank that waits for the largest share of its step, or else how much steps vary."""
     fair = [one for one in cases if not one.row.oversubscribed]
     if not any(one.row.case.world_size > 1 for one in fair) and any(one.row.oversubscribed for one in cases):
         return "Every case above one rank ran oversubscribed: none is ranked"
@@ -218,7 +220,7 @@ def _title(cases: Sequence[Strips]) -> str:
 
 
 def _called(case: Strips, cases: Sequence[Strips]) -> str:
-    """Return a case as its strategy and ranks, `DDP at 2 ranks`, or by its name if others have these, too."""
+    """Name a case by its strategy and ranks, `DDP at 2 ranks`; by its full name if another case has the same two."""
     same = {(one.row.strategy_name, one.row.case.world_size) for one in cases if one is not case}
     key = (case.row.strategy_name, case.row.case.world_size)
     return case.name if key in same else f"{key[0]} at {ranks(key[1])}"
@@ -331,7 +333,7 @@ def _lines(one: Strips) -> int:
 
 
 def _rows_taken(one: Strips) -> float:
-    """Return the height of a case next to its name, as a multiple of a strip's."""
+    """Return the height of a case's strips, or of its name if that is higher, with the gap below, in strips."""
     return max(len(one.ranks), height_in([_beside(one)], style.TICK_PT) / _PITCH_IN) + _GAP_IN / _PITCH_IN
 
 

@@ -175,9 +175,10 @@ _Groups = Sequence[tuple[int, Sequence[tuple[Series, Row]]]]
 
 
 def _ranked(groups: _Groups) -> tuple[int, list[tuple[str, Row]], list[tuple[str, Row]]] | None:
-    """Return the most ranks that were not oversubscribed, and the cases there: ranked by throughput, and all.
+    """Return the number of ranks that the title is about, its ranked cases by throughput, and all of its cases.
 
-    The ranked cases exchange gradients. Return None if no number of ranks has such a case.
+    Cases are ranked if they exchange gradients and were not oversubscribed. The number of ranks is the largest with a
+    ranked case. All three leave out oversubscribed cases. None if no case is ranked.
     """
     most = max(size for size, _ in groups)
     for size, members in groups:
@@ -200,7 +201,7 @@ def _rate(row: Row) -> Interval:
 
 
 def _title(panel: Panel, groups: _Groups) -> str:
-    """Return the finding: the throughputs at the most ranks that were not oversubscribed, and the upper bound."""
+    """Return the finding: the throughputs at the number of ranks that `_ranked` returns, and their upper bound."""
     found = _ranked(groups)
     if found is None:
         if any(row.oversubscribed for _, members in groups for _, row in members):
@@ -226,7 +227,7 @@ def _title(panel: Panel, groups: _Groups) -> str:
 
 
 def _rates(groups: _Groups) -> str:
-    """Return a sentence with the throughputs of the title and their intervals; empty if none is ranked."""
+    """Return a sentence with the throughputs that the title states, and their intervals; empty if no case is ranked."""
     found = _ranked(groups)
     if found is None:
         return ""

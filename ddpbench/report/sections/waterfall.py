@@ -52,7 +52,7 @@ NAMES: Mapping[str, str] = {
 }
 assert tuple(NAMES) == LOSSES
 _ON_PHONE = {"timed against instrumented steps": "timed against instrumented"}
-"""Names that leave no room for their numbers on a phone, and what takes their place there."""
+"""Shorter forms, for a phone, of names that would leave no room for their numbers."""
 _FILLS: Mapping[str, style.Fill] = {
     "contention": style.PHASES["forward"],
     "own_computation": style.PHASES["other_compute"],
@@ -374,14 +374,14 @@ def _causes(fall: Fall) -> list[str]:
 
 
 def _largest(fall: Fall) -> list[str]:
-    """Return the largest losses, of which none is shown to be the largest."""
+    """Return the largest loss, then the losses above 0 that cannot be told from it, as names."""
     rivals = sorted(fall.rivals, key=lambda name: -fall.weighed[name].value)
     sure = [name for name in rivals if (fall.weighed[name].low or 0.0) > 0 and name not in _UNEXPLAINED]
     return [fall.largest, *sure][:_MOST_NAMED]
 
 
 def _unsure(fall: Fall) -> list[str]:
-    """Return a sentence that names the losses that may be larger than the ones that the title names."""
+    """Return a sentence that names losses which the title omits, but which may be larger than those that it names."""
     decided = fall.rounds < MIN_ROUNDS or not fall.named or fall.cause is not None
     if decided or fall.unexplained[1] > MOST_NOT_ATTRIBUTED:
         return []

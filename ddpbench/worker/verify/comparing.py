@@ -366,7 +366,8 @@ def settle_scale(comparer: Comparer, model: torch.nn.Module, batch: Any) -> None
 def _error_of_change(before: Tensors, own: Tensors, expected: Tensors) -> tuple[float, bool]:
     """Return the relative error of a change of parameters, and whether any parameter changed or should have changed.
 
-    The error is infinite if no change was expected.
+    The error is 0 if nothing changed. It is infinite if parameters changed although no change was expected, or if `own`
+    has a parameter that `expected` lacks.
     """
     if not own.keys() <= expected.keys():
         return math.inf, True

@@ -26,10 +26,10 @@ def rounding_of_average(one: OneProcess) -> dict[str, float]:
 def rounding_of_changes(
     one: OneProcess, train: Callable[[torch.nn.Module], Tensors], *, parameters: bool = True
 ) -> tuple[Tensors, Tensors]:
-    """Repeat a training, and return the changes of parameters, and how large an error of each number rounding explains.
+    """Repeat a training; return the changes of parameters, and the error that rounding explains in each number.
 
-    `train` trains a model from its initial state, and returns its parameters. If `parameters`, their last digits are
-    changed too. All ranks must call this function together.
+    `train` trains a model from its initial state, and returns its parameters. If `parameters`, the last digits of the
+    initial parameters are changed too. All ranks must call this function together.
     """
 
     def changes() -> Tensors:

@@ -273,7 +273,9 @@ def _unless_by_rank(comparer: Comparer, proof: Proof, lockstep: Lockstep) -> Pro
 
 
 def _examined(comparer: Comparer, proof: Proof, lockstep: Lockstep, fault: str) -> Proof:
-    """Return a failed `proof` with its class's `fault`, or as not compared if other roundings explain its error.
+    """Return a failed `proof` with the `fault` of its class as its note, if there is one.
+
+    Without a fault, return it as not compared if other roundings explain its error, and otherwise unchanged.
 
     Raises:
         RuntimeError: steps leave out parameters whose gradients DDP waits for; raised on all ranks.
@@ -632,7 +634,7 @@ class Lockstep:
         self._turn, self._started = 0, False
         self._backwards = [0 for _ in shards]
         self.left_out: list[str] = []
-        """Names of parameters that backward passes left out, although these reached others of the same module."""
+        """Names of parameters that some backward pass did not reach, although it reached others of the same module."""
         self._changed = threading.Condition()
         self._ended: set[int] = set()
         self._error: BaseException | None = None
@@ -835,9 +837,9 @@ def _stepped(waits_for: list[int], index: int, *_: Any) -> None:
 
 
 def _left_out_of(model: torch.nn.Module, trained_first: Collection[str]) -> list[str]:
-    """Return the names of parameters without a gradient whose module, as strategies wrap it, has other gradients.
+    """Return the names of parameters without a gradient, or frozen, in a module with other gradients.
 
-    Only parameters in `trained_first` count.
+    A module is a part of the model that strategies wrap separately. Only parameters in `trained_first` count.
     """
     names = {id(each): name for name, each in model.named_parameters()}
     left_out: list[str] = []
@@ -850,7 +852,7 @@ def _left_out_of(model: torch.nn.Module, trained_first: Collection[str]) -> list
 
 @contextmanager
 def _divided(model: torch.nn.Module, factor: float) -> Iterator[None]:
-    """Divide by `factor` the gradients that the enclosed code adds to a model's."""
+    """Divide by `factor` the gradients that the enclosed code adds to those of a model."""
     if factor == 1:
         yield
         return

@@ -61,7 +61,7 @@ def rounding_of(
 def repeated(
     compute: Callable[[], Tensors], disturbed: Callable[[int], AbstractContextManager[None]]
 ) -> tuple[Tensors, Tensors]:
-    """Return what `compute` returns as it is, and the result of `rounding_of`; complex numbers as two real numbers."""
+    """Return the plain result of `compute`, and the result of `rounding_of`; complex numbers as two real numbers."""
     plain = {name: real(value) for name, value in compute().items()}
     squares = {name: torch.zeros_like(value) for name, value in plain.items()}
     for seed in range(REPETITIONS):

@@ -1,4 +1,7 @@
-"""Decide whether a comparison that failed is unproved, because other roundings change its reference as much."""
+"""Decide whether a failed comparison only leaves its case unproved.
+
+It does if repeating the reference with other roundings changes the reference by as much as the error.
+"""
 
 from __future__ import annotations
 
@@ -21,26 +24,30 @@ from ddpbench.worker.verify.values import Tensors, norm
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """The part of a comparison's error that rounding explains, on one rank."""
+    """The part of a failed comparison's error that rounding explains, on one rank."""
 
     whole: bool
-    """True if the error without the numbers, or the parameters, that rounding explains is within its limit."""
+    """True if the error is within its limit once the part that rounding explains is left out."""
     name: str
     """Name of the parameter with the largest error."""
     error: float
     rounding: float
-    """Error of this parameter that rounding explains, in the same unit as `error`."""
+    """Error that rounding can cause in this parameter, in the same unit as `error`."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedGradients:
-    """This rank's gradients, and those of one process that they were compared with."""
+    """A failed comparison of gradients: this rank's, and those expected, which one process computed."""
 
     own: Tensors
     expected: Tensors
 
     def explained(self, tolerances: Tolerances, rounding: Mapping[str, float]) -> Explained:
-        """Return how much of the error `rounding` explains; it has errors as fractions of all gradients' norm."""
+        """Return how much of the error `rounding` explains.
+
+        `rounding` has, for each parameter, the error that rounding can cause, as a fraction of the norm of all
+        gradients.
+        """
         error, name = tolerances.worst(self.own, self.expected)
         wider = copy.copy(tolerances)
         wider.allow_rounding({each: size for each, size in rounding.items() if math.isfinite(size)})
@@ -57,7 +64,7 @@ class FailedGradients:
 
 @dataclass(frozen=True, slots=True)
 class FailedChange:
-    """This rank's parameters before and after training, and those of one process after the same training."""
+    """A failed comparison of changes: this rank's parameters before and after training, and those of one process."""
 
     before: Tensors
     own: Tensors
@@ -70,8 +77,8 @@ class FailedChange:
     def explained(self, one: OneProcess) -> Explained:
         """Repeat one process's training with other roundings, and return how much of the error these explain.
 
-        Nothing is explained if one process's training does not repeat with the same roundings. All ranks must call
-        this method together.
+        `Explained.whole` is false if one process's training gives other results even with the same roundings. All ranks
+        must call this method together.
         """
         plain, rounding = rounding_of_changes(one, self.train, parameters=False)
         known = [name for name in self.own if name in self.before]
@@ -121,15 +128,15 @@ class Failures:
         self._one, self._tolerances = one, tolerances
         self.gradients: dict[ComparedQuantity, FailedGradients] = {}
         self._changes: dict[ComparedQuantity, dict[frozenset[str], FailedChange]] = {}
-        """For each comparison, the failures by the names of the compared parameters."""
+        """For each comparison, its failures, by the names of the parameters that were compared."""
         self._rounding: dict[str, float] = {}
 
     def add(self, compared: ComparedQuantity, failed: FailedChange) -> None:
-        """Store a failed comparison of changes, instead of an earlier one of the same parameters."""
+        """Store a failed comparison of changes. It replaces an earlier one of the same parameters."""
         self._changes.setdefault(compared, {})[frozenset(failed.expected)] = failed
 
     def forget(self, compared: ComparedQuantity, names: Iterable[str]) -> None:
-        """Forget a failed comparison of these parameters' changes, which is now repeated."""
+        """Forget a failed comparison of these parameters' changes, because they are about to be compared again."""
         self._changes.get(compared, {}).pop(frozenset(names), None)
 
     def rounding_of_average(self) -> dict[str, float]:
@@ -140,7 +147,7 @@ class Failures:
     def note_on_rounding(self, proof: Proof) -> str:
         """Return a sentence if other roundings change a failed proof's reference as much as its error; otherwise `""`.
 
-        No fault of the model may be left to find. All ranks must call this method together.
+        Call this only after all checks for a fault of the model have found none. All ranks must call it together.
         """
         if not math.isfinite(proof.error):
             return ""

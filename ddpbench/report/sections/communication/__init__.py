@@ -59,9 +59,9 @@ _Drawable = tuple[Row, list[TransferResult]]
 
 
 def _ends_first(groups: Sequence[_Drawable]) -> list[_Drawable]:
-    """Return the groups so that, of one strategy's layouts, those on the fewest and on the most nodes come first.
+    """Sort the groups so that each strategy's layouts on the fewest and on the most nodes come first.
 
-    Each group has a case of one layout and its transfers. Layouts between these two follow all other groups.
+    A group is a case of one layout with its transfers. Layouts on other numbers of nodes follow at the end.
     """
     layouts: dict[GroupKey, list[int]] = {}
     for row, _ in groups:
