@@ -140,7 +140,7 @@ def _opened(*, make: bool = False) -> Iterator[int]:
     """
     path = cache_folder()
     if path is None:
-        raise FileNotFoundError("no folder is known for the cache")
+        raise FileNotFoundError("cannot determine a cache folder; set DDPBENCH_CACHE")
     if make:
         _make(path)
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -185,7 +185,7 @@ def is_own_folder(path: Path) -> bool:
 
 
 class _Removal:
-    """Does the removals of one call; stores the user ids that count as this user's."""
+    """Removes files for one call; holds the uids treated as the current user's."""
 
     def __init__(self, folder: int, path: Path) -> None:
         """Store the `path` that is to be removed or emptied, and an open `folder` on the same disk."""

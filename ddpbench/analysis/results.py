@@ -194,7 +194,7 @@ class InputResult:
     """Time for which a measured case waits for data (`analysis/inputs.py`)."""
 
     group: int
-    """Number of the group, whose members differ only in where batches come from."""
+    """Index of the case's group; cases of a group differ only in where their batches come from."""
     case_id: str
     data: str
     loader_workers: int

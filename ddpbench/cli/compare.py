@@ -158,8 +158,8 @@ def _of_two(arguments: argparse.Namespace) -> Changes:
     if differing and not arguments.across:
         listed = "\n".join(f"  {line}" for line in differing)
         raise IdentityError(
-            "the runs were measured under different conditions, so a difference may not come from the "
-            f"program. To compare them anyway, add --across\n{listed}"
+            "the runs were measured under different conditions, so a difference may have another "
+            f"cause than the program. To compare them anyway, add --across\n{listed}"
         )
     return changes_of(base, new, drift=arguments.drift, unlike=differing)
 

@@ -207,8 +207,7 @@ def _line(name: str, workload: str, ranks: str, result: str, detail: str) -> str
 def _detail(verdict: ProofVerdict) -> str:
     """Return a phrase that gives a verdict's largest errors, or says why it is not ok."""
     if verdict.result != "ok":
-        apart = verdict.promise == "nothing"
-        return verdict.reason or f"{'' if apart else 'nothing shows what it trained: '}{verdict.unproved}"
+        return verdict.reason or verdict.unproved
     worst: dict[str, float] = {}
     kept = 0.0
     for proof in verdict.proofs:

@@ -105,7 +105,7 @@ def texts(value: Any) -> list[str]:
         TypeError: `value` is anything else.
     """
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise TypeError("a list of texts is expected")
+        raise TypeError("expected a list of texts")
     return value
 
 
@@ -117,7 +117,7 @@ def whole(value: Any, most: int) -> int:
         ValueError: `value` is less than 0 or more than `most`.
     """
     if type(value) is not int:
-        raise TypeError("a whole number is expected")
+        raise TypeError("expected a whole number")
     if not 0 <= value <= most:
         raise ValueError(f"{value} is not from 0 to {most}")
     return value
@@ -131,7 +131,7 @@ def type_of_numbers(name: Any) -> torch.dtype:
     """
     found = getattr(torch, name) if isinstance(name, str) and name in _TYPES else None
     if found is None:
-        raise TypeError("a type of numbers is expected")
+        raise TypeError("expected a numeric dtype")
     return found  # type: ignore[no-any-return]
 
 
@@ -177,7 +177,7 @@ def strides_of(value: Any) -> list[int]:
         ValueError: `value` has more than 64 dimensions, or a stride that no tensor has.
     """
     if not isinstance(value, list):
-        raise TypeError("a shape is expected")
+        raise TypeError("expected a shape")
     if len(value) > _MOST_DIMENSIONS:
         raise ValueError(f"{len(value)} dimensions; at most {_MOST_DIMENSIONS} are allowed")
     return [whole(each, _MOST_NUMBERS) for each in value]

@@ -146,7 +146,7 @@ def _setting(name: str) -> str:
 
 def _why_not(error: OSError, kind: str) -> str:
     """Return a phrase that says why namespaces of this kind (`user` or `net`) cannot be made here, and what to do."""
-    lacks = "a fabric needs network namespaces, and this process may not make them"
+    lacks = "a fabric needs network namespaces, and this process is not permitted to make them"
     root = "run as root, in a container with --cap-add SYS_ADMIN --cap-add NET_ADMIN"
     if error.errno in (errno.ENOSPC, errno.EUSERS):
         name = f"user.max_{kind}_namespaces"
@@ -158,13 +158,13 @@ def _why_not(error: OSError, kind: str) -> str:
         )
     if _setting("kernel/apparmor_restrict_unprivileged_userns") == "1":
         return (
-            f"{lacks}: AppArmor keeps user namespaces from users; {root}, or "
-            "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"
+            f"{lacks}: AppArmor blocks unprivileged user namespaces; {root}, or allow them with "
+            "`sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0`"
         )
     if _setting("kernel/unprivileged_userns_clone") == "0":
         return (
-            f"{lacks}: user namespaces are root's alone here; {root}, or "
-            "sudo sysctl kernel.unprivileged_userns_clone=1"
+            f"{lacks}: the kernel blocks unprivileged user namespaces; {root}, or allow them with "
+            "`sudo sysctl kernel.unprivileged_userns_clone=1`"
         )
     return (
         f"{lacks} ({os.strerror(error.errno or 0)}): a container's filter of system calls forbids it; {root}, "

@@ -182,6 +182,9 @@ def _reason(case: Case, shape: JobShape, *, one_process: bool) -> str | None:
     if one_process and case.nodes > 1:
         return f"{case.strategy} is one process, which cannot run on {case.nodes} nodes"
     if one_process and case.world_size > shape.ranks_per_node:
-        return f"{case.world_size} replicas in one process, but planned for {shape.ranks_per_node} per node"
+        return (
+            f"runs all {case.world_size} replicas in one process, but the launch plans {shape.ranks_per_node} ranks "
+            "per node"
+        )
     fits = one_process or (case.nodes <= shape.nodes and case.ranks_per_node <= shape.ranks_per_node)
     return None if fits else f"needs {layout_of(case)} (nodes x ranks), but planned for {shape}"

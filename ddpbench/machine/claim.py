@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import re
 import secrets
 import socket
 from collections.abc import Iterator, Sequence
 
 from ddpbench.errors import InUseError, RequestError
-from ddpbench.machine.names import NameHolder, holder, holders
+from ddpbench.machine.names import NameHolder, holder, holders, listed_text
 from ddpbench.text_safety import shortened
 
 CLAIMS = "DDPBENCH_CLAIMS"
@@ -43,6 +44,7 @@ def claimed(cores: Sequence[int] = (), gpus: Sequence[str] = ()) -> Iterator[Non
     if given not in ("", "own"):
         raise RequestError(f"{CLAIMS}={shortened(given)}: set it to own, or unset it")
     own_alone = given == "own"
+    some_left = bool(cores) and bool(os.sched_getaffinity(0) - claimed_cores(listed_text()))
     names = {
         f"\0ddpbench-{what.lower().replace(' ', '-')}": what
         for what in (*(f"core {core}" for core in cores), *(f"GPU {gpu}" for gpu in gpus if gpu))
@@ -52,7 +54,7 @@ def claimed(cores: Sequence[int] = (), gpus: Sequence[str] = ()) -> Iterator[Non
             if not _bound(name, held):
                 by = holder(name)
                 if not own_alone or by.may_be_own:
-                    raise InUseError(_explain(what, by, own_alone=own_alone))
+                    raise InUseError(_explain(what, by, own_alone=own_alone, some_left=some_left))
         ours = {f"{name}-of-{os.geteuid()}-": what for name, what in names.items()}
         drawn = {f"{name}{secrets.token_hex(8)}" for name in ours}
         # Before looking for others' names, so that two commands that start at once see each other.
@@ -61,7 +63,7 @@ def claimed(cores: Sequence[int] = (), gpus: Sequence[str] = ()) -> Iterator[Non
         for name, by in holders(tuple(ours), but=drawn).items():
             if by.may_be_own:
                 what = next(what for ours_of, what in ours.items() if name.startswith(ours_of))
-                raise InUseError(_explain(what, by, own_alone=own_alone))
+                raise InUseError(_explain(what, by, own_alone=own_alone, some_left=some_left))
         yield
 
 
@@ -76,8 +78,18 @@ def _bound(name: str, held: contextlib.ExitStack) -> bool:
     return True
 
 
-def _explain(what: str, by: NameHolder, *, own_alone: bool) -> str:
-    elsewhere = "cores with taskset" if what.startswith("core") else "GPUs with CUDA_VISIBLE_DEVICES"
+def claimed_cores(listed: str) -> set[int]:
+    """Return the cores that some command has claimed, given the text of /proc/net/unix.
+
+    Advice to use other cores is given only if some usable core is not among them.
+    """
+    return {int(number) for number in re.findall(r"@ddpbench-core-(\d+)", listed)}
+
+
+def _explain(what: str, by: NameHolder, *, own_alone: bool, some_left: bool) -> str:
+    is_core = what.startswith("core")
+    elsewhere = "cores with taskset" if is_core else "GPUs with CUDA_VISIBLE_DEVICES"
+    give_others = f", give this command other {elsewhere}" if some_left or not is_core else ""
     others = by.user is not None and by.user != os.geteuid()
     words = [f"process {by.process}"] if by.process else []
     words += [f"of {_called(by.user)}"] if others and by.user is not None else []
@@ -87,7 +99,7 @@ def _explain(what: str, by: NameHolder, *, own_alone: bool) -> str:
     )
     return (
         f"another ddpbench command{process} is using {what} of this machine, so each would disturb the "
-        f"other's measurements. Wait until it ends, give this command other {elsewhere}{pass_over}, or "
+        f"other's measurements. Wait until it ends{give_others}{pass_over}, or "
         "set DDPBENCH_SHARED_MACHINE=1, which measures anyway and flags every number"
     )
 

@@ -146,11 +146,15 @@ def _listed() -> dict[str, _Socket]:
 
     Every kernel has this file, even where the query over netlink is not allowed.
     """
+    return {f"\0{name}": _Socket(int(inode), None) for inode, name in _LISTED.findall(listed_text())}
+
+
+def listed_text() -> str:
+    """Return the text of /proc/net/unix, which lists all Unix sockets; empty if it cannot be read."""
     try:
-        text = (_PROC / "net/unix").read_text("utf-8", "surrogateescape")
+        return (_PROC / "net/unix").read_text("utf-8", "surrogateescape")
     except OSError:
-        return {}
-    return {f"\0{name}": _Socket(int(inode), None) for inode, name in _LISTED.findall(text)}
+        return ""
 
 
 def _processes(inodes: AbstractSet[int]) -> dict[int, tuple[int, int]]:

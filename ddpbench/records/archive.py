@@ -35,7 +35,9 @@ _NAME = re.compile(
 MOST_BYTES = 2**30
 """Largest size of an archive, packed or unpacked, bytes; a few KB of xz could unpack to TB."""
 _MOST_ON_DISK = 2 * MOST_BYTES
-"""Largest disk space of the unpacked files and folders, bytes. 1 GiB of tar can have two million empty files."""
+"""Most disk space that unpacked files and folders may take, in bytes. Empty files count too: a 1 GiB tar can hold two
+million of them.
+"""
 _BLOCK = 4096
 """Disk space is used in blocks of this many bytes on a usual disk; a folder uses one too."""
 _MOST_MEMORY = 2**27

@@ -176,7 +176,7 @@ def _checked(path: Path) -> Iterator[_Target | int]:
                 raise PermissionError(13, "Permission denied", str(target.path))
         if target.is_replaced and not os.access(target.itself, os.W_OK | os.X_OK):
             raise OutputError(
-                f"{path} cannot be written: you may not write into {target.path.parent}, where a "
+                f"{path} cannot be written: you have no permission to write in {target.path.parent}, where a "
                 "temporary file is written first and then renamed"
             )
         with errors_naming(target.itself, target.path.parent):

@@ -102,8 +102,8 @@ def default_path(name: str) -> Path:
     """
     if not os.access(".", os.X_OK):
         raise OutputError(
-            f"{_REPORTS / name} cannot be written: you may not enter the working directory; "
-            "name a folder elsewhere with --out"
+            f"{_REPORTS / name} cannot be written: you have no permission to access the working directory; "
+            "choose a folder elsewhere with --out"
         )
     path = _own_reports() / name
     _given.add(path)
@@ -884,12 +884,12 @@ def _barred_folder(error: OSError) -> str:
 def explain_unreadable(error: OSError) -> str:
     """Say which file or folder the user may not read, with advice; empty if the error has a different cause."""
     if folder := _barred_folder(error):
-        return f"{error.strerror}; you may not enter {folder}: {_ALLOW}"
+        return f"{error.strerror}; you have no permission to access {folder}: {_ALLOW}"
     path = error.filename
     if error.errno != errno.EACCES or not isinstance(path, str | os.PathLike) or os.access(path, os.R_OK):
         return ""
     return (
-        f"{error.strerror}; you may not read {on_one_line(str(path))}: {_ALLOW}"
+        f"{error.strerror}; you have no permission to read {on_one_line(str(path))}: {_ALLOW}"
         if os.path.lexists(path)
         else ""
     )
@@ -946,7 +946,7 @@ def explain_os_error(error: OSError) -> str:
     """Say in words why a file or folder cannot be written, with advice for the usual reasons."""
     reason = error.strerror or str(error)
     if folder := _barred_folder(error):
-        return f"{reason}; you may not enter {folder}: {_ALLOW}"
+        return f"{reason}; you have no permission to access {folder}: {_ALLOW}"
     advice = {
         errno.ENOMEM: "free some memory, or raise the limit with ulimit -v",
         errno.ENOSPC: "free some space",
@@ -955,8 +955,8 @@ def explain_os_error(error: OSError) -> str:
         errno.EMFILE: "the limit of open files is reached; raise the limit with ulimit -n",
         errno.ENAMETOOLONG: "choose a shorter name",
         errno.ELOOP: "its symbolic links lead in a circle; choose another name",
-        errno.EROFS: "it is mounted read-only; choose a place that you may write (of a new sweep: --out)",
-        errno.EACCES: "make it writable, or choose a place that you may write (of a new sweep: --out)",
+        errno.EROFS: "it is mounted read-only; choose a place that you can write (of a new sweep: --out)",
+        errno.EACCES: "make it writable, or choose a place that you can write (of a new sweep: --out)",
         errno.ENOENT: "its folder is not there, or it was deleted or moved meanwhile: make the folder, or put it back",
         errno.ENOTDIR: "a part of the path is a file; choose another place (of a new sweep: --out)",
         errno.EEXIST: "a file has this name; choose another place (of a new sweep: --out)",

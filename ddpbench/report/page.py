@@ -247,7 +247,7 @@ def _missing_from(sections: _Placed) -> Mapping[str, Sequence[int]]:
 def _conclusions(
     said: Conclusions, sections: Sequence[Section], shared: Collection[str]
 ) -> Mapping[str, object]:
-    """Return, by template variable, the banners, the answer, the findings, and the limits of the numbers."""
+    """Return the template variables for the banners, the answer, the findings and the caveats."""
     answer = _anchored(each_tag_once(said.answer), sections, shared)
     further = list(dict.fromkeys(tag for finding, _ in answer for tag in finding.further))
     limits = [*said.validity, *([f"The answer: {'; '.join(further)}."] if further else [])]

@@ -77,7 +77,10 @@ class Expected:
         return self._needed_s(max(self._rounds_min, number + 1), self._rounds_min - number - 1)
 
     def rounds_within(self, seconds: float, number: int) -> int:
-        """Return how many of the first `rounds_min` rounds can be completed in `seconds`, if round `number` is next."""
+        """Return how many of the first `rounds_min` rounds will be complete after another `seconds`.
+
+        Round `number` is the next to run.
+        """
         for rounds in range(self._rounds_min, 0, -1):
             if self.whole_s(rounds, number) <= seconds:
                 return rounds

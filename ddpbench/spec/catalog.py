@@ -116,8 +116,8 @@ class Catalog(Protocol):
     def options_table(self, name: str) -> str:
         """Return the name of the options table of the strategy or workload that an experiment calls `name`.
 
-        For a user's class, the table's name contains the file's path. For a class of an installed package, it contains
-        the path that the package registered. The size or class of a workload is left out.
+        A user's file is given by its path, and an installed package's class by the path that the package registered.
+        A workload's size is dropped: `gpt:mini` gives `gpt`. A class that `name` gives, as in `mine.py:Net`, is kept.
         """
 
     def workload(self, name: str) -> WorkloadInfo:

@@ -240,7 +240,7 @@ class _Matched:
     sides: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]
     """Combinations of settings that each side selects."""
     same: bool
-    """True if some combination of one side is the same case as its partner on the other side."""
+    """True if the two sides select the same case for some combination of axis values."""
 
 
 def planned_claims(

@@ -413,9 +413,9 @@ def cap_order(cap: float | str | None) -> tuple[int, float]:
 
 
 def varied(cases: Iterable[Case], name: str) -> list[str]:
-    """Return the keys whose values differ among cases of one strategy or workload. `name` is a field in `OPTIONS`.
+    """Return the option keys in which cases of the same strategy (or workload) differ.
 
-    Environment variables are also compared between cases of different strategies and workloads.
+    `name` says which field of `OPTIONS` to compare. Environment variables are compared among all cases.
     """
     groups: dict[Hashable, list[dict[str, Any]]] = {}
     for case in cases:

@@ -315,7 +315,7 @@ def misplaced(name: str, models: Models) -> str:
     """Say what is wrong with an unknown top-level key of an experiment's file, and where it may belong."""
     sections = [key.rpartition(".")[0] for key in places(name, models)]
     if sections:
-        return f"unknown section; write it in {' or '.join(f'[{section}]' for section in sections)}"
+        return f"unknown section; put this key in {' or '.join(f'[{section}]' for section in sections)}"
     return f"unknown section; {nearest(name, _TOP_LEVEL)}"
 
 

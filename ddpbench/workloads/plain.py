@@ -168,8 +168,8 @@ class PlainWorkload(Workload[BaseModel]):
             isinstance(found, IterableDataset) or (hasattr(kind, "__len__") and hasattr(kind, "__getitem__"))
         ):
             raise TypeError(
-                f"dataset() returned {what(found)}; it must return a dataset: an IterableDataset, or samples by "
-                "number, with a length"
+                f"dataset() returned {what(found)}; it must return an IterableDataset, or a map-style dataset with "
+                "`__getitem__` and `__len__`"
             )
         return found
 

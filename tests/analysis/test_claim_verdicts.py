@@ -122,7 +122,7 @@ def test_a_case_whose_numbers_cannot_be_right_decides_no_claim() -> None:
     message = found.pairs[0].reason
     assert (
         message
-        == "the numbers of DDP at 2 ranks cannot be right: its speed-up is 3.1; allowed is at most 2.5"
+        == "the numbers of DDP at 2 ranks cannot be right: its speed-up is 3.1; at most 2.5 is allowed"
     )
 
 

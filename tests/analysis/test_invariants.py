@@ -445,7 +445,7 @@ def test_buckets_hold_each_gradient_once(tmp_path: Path) -> None:
     assert broken(checked(written(tmp_path / "1", of(DDP, buckets=[400, 600], **shape)))) == set()
     twice = checked(written(tmp_path / "2", of(DDP, buckets=[400, 600, 400], **shape)))
     assert broken(twice) == {"buckets_hold_gradients"}
-    assert "is 1,400 bytes; allowed is at most 1,000 bytes" in twice.sentences[0]
+    assert "is 1,400 bytes; at most 1,000 bytes is allowed" in twice.sentences[0]
 
 
 def test_an_interval_holds_its_point(tmp_path: Path) -> None:
@@ -517,7 +517,7 @@ def test_one_round_shows_what_is_far_beyond_the_ranks(
     found = checked(written(tmp_path, of(SINGLE, 1) | of(DDP, 1, blocks=[[step_ns] * 10])))
     assert broken(found) == broken_rules
     assert [one.broken.text for one in found.violations] == [
-        "its speed-up is 9.709; allowed is at most 2.5" for _ in broken_rules
+        "its speed-up is 9.709; at most 2.5 is allowed" for _ in broken_rules
     ]
 
 
@@ -533,7 +533,7 @@ def test_one_round_shows_what_is_far_faster_than_the_bound(tmp_path: Path) -> No
     bound = case_of("independent", 2)
     launches = of(bound) | of(DDP, blocks=[[5 * MS] * 10])
     (wrong,) = checked(written(tmp_path / "far", launches)).violations
-    assert wrong.broken.text == "its step over that of independent ranks is 0.5; allowed is at least 0.8"
+    assert wrong.broken.text == "its step over that of independent ranks is 0.5; at least 0.8 is allowed"
     assert broken(checked(written(tmp_path / "near", of(bound) | of(DDP, blocks=[[9 * MS] * 10])))) == set()
 
 
@@ -619,7 +619,7 @@ def test_a_violation_is_told_with_its_case_numbers_and_meaning(tmp_path: Path) -
     found = checked(written(tmp_path, of(DDP, samples_per_step=7) | of(SINGLE)))
     (text,) = found.sentences
     assert text.startswith("Impossible: ")
-    assert "In DDP at 2 ranks samples_per_s times step_time_s is 14; allowed is at least 16." in text
+    assert "In DDP at 2 ranks samples_per_s times step_time_s is 14; at least 16 is allowed." in text
     assert text.endswith("A record or the analysis is wrong: do not use this case's numbers.")
     applied = len(found.applied)
     assert found.outcome == f"Checked: {applied} invariants over 2 cases; 1 does not hold."
@@ -655,20 +655,20 @@ def test_violations_head_the_validity_of_a_summary(tmp_path: Path, violating: No
 @pytest.mark.parametrize(
     ("bounded", "text"),
     [
-        (Bounded(what="x", seen=2.0, most=1.0, unit="s"), "x is 2 s; allowed is at most 1 s"),
-        (Bounded(what="x", seen=0.5, least=1.0, unit="s"), "x is 500 ms; allowed is at least 1 s"),
+        (Bounded(what="x", seen=2.0, most=1.0, unit="s"), "x is 2 s; at most 1 s is allowed"),
+        (Bounded(what="x", seen=0.5, least=1.0, unit="s"), "x is 500 ms; at least 1 s is allowed"),
         (
             Bounded(what="x", seen=15e6, most=12.5e6, unit="bytes/s"),
-            "x is 120 Mbit/s; allowed is at most 100 Mbit/s",
+            "x is 120 Mbit/s; at most 100 Mbit/s is allowed",
         ),
-        (Bounded(what="x", seen=1.0001, most=1.00001, unit="s"), "x is 1 s; allowed is at most 1.00001 s"),
+        (Bounded(what="x", seen=1.0001, most=1.00001, unit="s"), "x is 1 s; at most 1.00001 s is allowed"),
         (
             Bounded(what="x", seen=-0.1, least=0, unit="s"),
-            "x is \N{MINUS SIGN}100 ms; allowed is at least 0 s",
+            "x is \N{MINUS SIGN}100 ms; at least 0 s is allowed",
         ),
         (
             Bounded(what="x", seen=1234567, most=7, unit="bytes"),
-            "x is 1,234,567 bytes; allowed is at most 7 bytes",
+            "x is 1,234,567 bytes; at most 7 bytes is allowed",
         ),
     ],
 )

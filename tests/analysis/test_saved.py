@@ -369,14 +369,14 @@ def test_only_what_is_in_the_storage_and_means_the_name_is_removed(
         assert run_cli(["baseline", "remove", outside]) == 2
     assert notes.exists()
     capsys.readouterr()
-    here = f"is no baseline saved in .benchmarks/{machine_folder()}"
+    here = f"is saved in .benchmarks/{machine_folder()}"
     # Paths that exist, names that are similar to one, and a name without a machine's folder.
     for name, said in (
-        ("a", f"'a' {here}; saved there: main_old, 0001_main"),
-        ("notes.json", f"'notes.json' {here}; saved there: main_old, 0001_main"),
-        ("note.json", f"'note.json' {here}; saved there: main_old, 0001_main"),
-        ("mian", f"'mian' {here}; did you mean 'main'? saved there: main_old, 0001_main"),
-        (str(saved), f"'{saved}' {here}; saved there: main_old, 0001_main"),
+        ("a", f"no baseline 'a' {here}; saved there: main_old, 0001_main"),
+        ("notes.json", f"no baseline 'notes.json' {here}; saved there: main_old, 0001_main"),
+        ("note.json", f"no baseline 'note.json' {here}; saved there: main_old, 0001_main"),
+        ("mian", f"no baseline 'mian' {here}; did you mean 'main'? saved there: main_old, 0001_main"),
+        (str(saved), f"no baseline '{saved}' {here}; saved there: main_old, 0001_main"),
     ):
         assert run_cli(["baseline", "remove", name]) == 2
         assert capsys.readouterr().err == f"ddpbench: {said}\n"

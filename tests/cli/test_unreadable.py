@@ -108,11 +108,11 @@ def test_what_may_not_be_read_is_a_wrong_request(name: str, ended: dict[str, tup
     assert code == 2, message
     assert "writable" not in message
     closed = {
-        "the script itself": "you may not read secret.py",
-        "a folder of the run": "you may not enter apart/closed/cases",
-        "a folder of a stranger's name": "you may not",
+        "the script itself": "you have no permission to read secret.py",
+        "a folder of the run": "you have no permission to access apart/closed/cases",
+        "a folder of a stranger's name": "you have no permission",
     }
-    assert closed.get(name, "you may not enter locked") in message
+    assert closed.get(name, "you have no permission to access locked") in message
     assert "have its owner allow it" in message
     assert len(message.splitlines()) == 1
 
@@ -128,7 +128,7 @@ def test_in_a_working_directory_that_may_not_be_entered(
         assert code == 0, message
     else:
         assert code == 2, message
-        assert "you may not enter" in message
+        assert "you have no permission to access" in message
         assert ("/closed: " in message) == (name != "a new run")
         assert ("with --out" in message) == (name == "a new run")
         assert len(message.splitlines()) == 1
@@ -163,11 +163,11 @@ print(*tried("locked/run"), sep="\\n")
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
     assert len(said) == len(functions)
-    assert all("you may not enter locked" in one for one in said), said
+    assert all("you have no permission to access locked" in one for one in said), said
 
 
 def test_a_history_skips_what_it_may_not_read(ended: dict[str, tuple[int, str]]) -> None:
     code, message = ended["history"]
     assert code == 0, message
-    assert "locked cannot be read: Permission denied; you may not enter " in message
+    assert "locked cannot be read: Permission denied; you have no permission to access " in message
     assert message.startswith("skipped")

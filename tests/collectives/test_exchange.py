@@ -62,7 +62,7 @@ PICKLED = b"cos\nsystem\n(S'touch PWNED'\ntR."
         (b"", 1 << 62, "4,611,686,018,427,387,904 bytes; 1,000 are the most"),
         (b"", -1, "-1 bytes; 1,000 are the most"),
         (b"", 0, "no rank of this launch sends"),
-        (b'["a",1]', 7, "a list of texts is expected"),
+        (b'["a",1]', 7, "expected a list of texts"),
         (b"[" * 450 + b"]" * 450, 900, "nested more than"),
     ],
 )

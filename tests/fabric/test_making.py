@@ -54,7 +54,9 @@ def test_why_not_says_what_to_do(
 ) -> None:
     monkeypatch.setattr(making, "_setting", lambda name: settings.get(name, ""))
     reason = making._why_not(OSError(number, os.strerror(number)), "user")
-    assert reason.startswith("a fabric needs network namespaces, and this process may not make them")
+    assert reason.startswith(
+        "a fabric needs network namespaces, and this process is not permitted to make them"
+    )
     assert said in reason
 
 

@@ -224,9 +224,9 @@ def test_no_user_namespaces_is_said_with_what_to_do(folder: Path, capabilities: 
     assert result.returncode == 0, result.stderr
     reason = json.loads(result.stdout)["reason"]
     assert reason == (
-        "a fabric needs network namespaces, and this process may not make them: user.max_user_namespaces is 0; "
-        "run as root, in a container with --cap-add SYS_ADMIN --cap-add NET_ADMIN, or sudo sysctl "
-        "user.max_user_namespaces=10000"
+        "a fabric needs network namespaces, and this process is not permitted to make them: "
+        "user.max_user_namespaces is 0; run as root, in a container with --cap-add SYS_ADMIN --cap-add NET_ADMIN, "
+        "or sudo sysctl user.max_user_namespaces=10000"
     )
 
 

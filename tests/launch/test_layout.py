@@ -69,7 +69,7 @@ def test_auto_fills_as_few_nodes_as_hold_a_case(tmp_path: Path) -> None:
         ("data_parallel", 1): "1x1",
         ("data_parallel", 2): "1x2",
         ("data_parallel", 4): "1x4",
-        ("data_parallel", 8): "8 replicas in one process, but planned for 4 per node",
+        ("data_parallel", 8): "runs all 8 replicas in one process, but the launch plans 4 ranks per node",
         ("single", 1): "1x1",
     }
 

@@ -61,6 +61,14 @@ def stranger(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
+@pytest.mark.parametrize("left", [False, True])
+def test_other_cores_are_advised_only_where_one_is_left(left: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {CORE, CORE + 1} if left else {CORE})
+    with claimed([CORE]), pytest.raises(InUseError) as caught, claimed([CORE]):
+        pass
+    assert ("taskset" in str(caught.value)) is left
+
+
 def test_a_word_that_means_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DDPBENCH_CLAIMS", "mine")
     with pytest.raises(RequestError, match="DDPBENCH_CLAIMS='mine': set it to own, or unset it"), claimed():

@@ -56,7 +56,7 @@ def test_what_is_impossible_stands_at_the_top(tmp_path: Path) -> None:
     assert document.elements.index(banner) < texts.index("header")
     bullet = document.all("ul", class_="validity")[0].text
     assert (
-        "In ddp · 4 ranks <b> (round 3) what node 0 sent is 1.6 Gbit/s; allowed is at most 800 Mbit/s."
+        "In ddp · 4 ranks <b> (round 3) what node 0 sent is 1.6 Gbit/s; at most 800 Mbit/s is allowed."
         in bullet
     )
     assert "Checked: 2 invariants over 7 cases; 1 does not hold." in document.one("details", id="checks").text

@@ -189,8 +189,12 @@ def test_an_axis_may_be_given_by_the_bare_name_too() -> None:
         ),
         (DDP, "presicion=full", "presicion: unknown setting; did you mean 'precision'?"),
         (DDP, "wrap=whole", "wrap: unknown setting; "),
-        ("precision = 'full'\n" + DDP, "world_size=2", "precision: unknown section; write it in [base]"),
-        ("accumulate = 2\n" + DDP, "world_size=2", "accumulate: unknown section; write it in [options.ddp]"),
+        ("precision = 'full'\n" + DDP, "world_size=2", "precision: unknown section; put this key in [base]"),
+        (
+            "accumulate = 2\n" + DDP,
+            "world_size=2",
+            "accumulate: unknown section; put this key in [options.ddp]",
+        ),
         (
             DDP + "[options.ddp]\naccumulate = 2\n",
             "world_size=[1, 2]",

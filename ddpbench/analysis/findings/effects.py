@@ -62,7 +62,7 @@ class ClaimedEffect:
 
         Args:
             before: the effect in the preceding phrase, whose words are not repeated.
-            leading: whether the phrase begins a sentence that must begin with a number.
+            leading: whether the phrase begins the sentence.
         """
         if self.kind == "growth":
             start = "" if leading or (before is not None and before.kind == "growth") else "a step takes "
@@ -88,7 +88,7 @@ class ClaimedEffect:
     def _equal(self, before: ClaimedEffect | None, *, leading: bool) -> str:
         low, high = self.ratio.low or 0.0, self.ratio.high or math.inf
         if leading:
-            return f"{format_at_most(max(high - 1, 1 - low))} at most is the difference of {self._both}"
+            return f"{self._both} differ by at most {format_at_most(max(high - 1, 1 - low))}"
         whose = f"{self.common}'s steps" if self._follows(before) else f"steps of {self._both}"
         return f"{whose} differ by {signed(self.ratio)}"
 

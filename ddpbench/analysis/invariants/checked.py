@@ -72,7 +72,7 @@ class Bounded:
 
     @property
     def text(self) -> str:
-        """Describe a number outside its bounds: `the sum of its parts is 1.2 s; allowed is at most 1 s`."""
+        """Describe a number outside its bounds: `the sum of its parts is 1.2 s; at most 1 s is allowed`."""
         if self.said:
             return self.said
         ends = []
@@ -80,7 +80,7 @@ class Bounded:
             ends.append(f"at least {in_unit(self.least, self.unit, self.seen)}")
         elif self.most is not None:
             ends.append(f"at most {in_unit(self.most, self.unit, self.seen)}")
-        return f"{self.what} is {in_unit(self.seen, self.unit)}; allowed is {' '.join(ends)}"
+        return f"{self.what} is {in_unit(self.seen, self.unit)}; {' '.join(ends)} is allowed"
 
 
 def in_unit(value: float, unit: ViolationUnit, other: float | None = None) -> str:

@@ -84,7 +84,7 @@ def validity_sentences(
     cases = [one.run for one in results]
     measured = [case for case in cases if case.timings]
     if not measured:
-        yield "No case has a launch that ended well, so nothing was measured."
+        yield "No launch of any case succeeded, so nothing was measured."
         yield from _damage(cases, Names(cases))
         return
     names = Names(measured)
@@ -281,7 +281,7 @@ def _unproved(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
         if case.unproved:
             found.setdefault(case.unproved, []).append(case)
     for reason, cases in found.items():
-        yield f"{names.count(cases)} unproved, nothing shows what was trained: {reason}{names.listed(cases)}."
+        yield f"{names.count(cases)} unproved: {reason}{names.listed(cases)}."
 
 
 def _notes_of_proofs(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:

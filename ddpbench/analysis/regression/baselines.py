@@ -122,8 +122,10 @@ class Baselines:
         folder = self.storage / machine
         near = elsewhere and meant_path(Path(text), lambda path: path.is_file() or is_run(path))
         hint = f"{near} " if near else f"; {meant(text, [*names, *map(_bare, there)])}"
-        missing = "neither a run directory nor a file here, nor a" if elsewhere else "no"
-        return f"{shortened(text)} is {missing} baseline saved in {folder}{hint}{what}"
+        name = shortened(text)
+        missing = f"{name} is neither a run directory nor a file here, nor a" if elsewhere else "no"
+        called = "" if elsewhere else f" {name} is"
+        return f"{missing} baseline{called} saved in {folder}{hint}{what}"
 
 
 def _number(path: Path) -> int:

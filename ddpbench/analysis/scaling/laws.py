@@ -30,8 +30,8 @@ KNEE_CUT = 0.5
 class LawPoint:
     """A measured world size with its speed-up and what follows from the speed-up.
 
-    `serial_fraction` is Karp-Flatt's (strong scaling) or Gustafson's (weak scaling). `marginal` is the gain, in ranks,
-    of each rank added since the next smaller world size.
+    `serial_fraction` is Karp-Flatt's (strong scaling) or Gustafson's (weak scaling). `marginal` is the
+    increase in speed-up per rank added since the next smaller world size (1 = perfect).
     """
 
     world_size: int

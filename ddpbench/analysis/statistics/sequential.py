@@ -210,9 +210,9 @@ def _end(
 
 
 def half_width_in_deviations(count: int, alpha: float = ALPHA) -> float | None:
-    """Return the half-width of an interval over `count` values, in standard deviations, from normal evidence.
+    """Return the half-width, in standard deviations, of the interval for the mean of `count` normal values.
 
-    None while the interval has no end.
+    None while the interval is unbounded.
     """
     if count < FEWEST:
         return None

@@ -115,7 +115,7 @@ def disks(host: Host) -> Iterator[CheckResult]:
             f"{command('mkdir', '-p', temporary)}, or unset it",
         )
         return
-    yield from _disk(host, "temporary", folder, "set TMPDIR to a folder with room that you may write to")
+    yield from _disk(host, "temporary", folder, "set TMPDIR to a folder with room that you can write to")
 
 
 def _disk(host: Host, subject: str, folder: Path, elsewhere: str) -> Iterator[CheckResult]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ddpbench.launch.doctor.finding import CheckResult, note, ok
 from ddpbench.launch.doctor.host import CpuLoad, Host
+from ddpbench.machine.claim import claimed_cores
 
 BETWEEN_LOOKS_S = 0.3
 BUSY_CORES = 0.1
@@ -109,7 +109,7 @@ def sweeps(host: Host) -> Iterator[CheckResult]:
     """Report whether another sweep has claimed usable cores. A claim is an abstract socket named after the core."""
     usable = set(host.hardware().cores)
     text = host.read(host.proc_root / "net/unix")
-    held = {int(number) for number in re.findall(r"@ddpbench-core-(\d+)", text)} & usable
+    held = claimed_cores(text) & usable
     if held:
         listed = ", ".join(map(str, sorted(held)))
         free = ", or give the next one other cores with taskset" if usable - held else ""

@@ -1,4 +1,4 @@
-"""Checks of the backends, devices, strategies and workloads that can train on this machine, and the verdict."""
+"""Checks of the backends, devices, strategies and workloads which can train here, and the verdict."""
 
 from __future__ import annotations
 

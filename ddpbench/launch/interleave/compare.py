@@ -46,7 +46,7 @@ class ComparisonRequest:
     overrides: Sequence[str] = ()
     out: Path | None = None
     code: Path | None = None
-    """The folder in whose subfolder `.code` commits' files are written, or found if they exist; None means `out`."""
+    """Commits' files are kept in the subfolder `.code` of this folder, and reused if there already. None: `out`."""
     total_s: float
     fewest: int
     limit: float | None = None
@@ -158,7 +158,9 @@ def interleave(asked: ComparisonRequest, listener: ComparisonListener) -> Change
         raise
     if not turns.made:
         logs = ", ".join(dict.fromkeys(str(log.parent) for log in sorted(out.glob("*/cases/*/proof/*.log"))))
-        raise LaunchError(f"no case of a side can be measured{f': see the logs in {logs}' if logs else ''}")
+        raise LaunchError(
+            f"one side has no case that can be measured{f': see the logs in {logs}' if logs else ''}"
+        )
     return changes_in(out, asked.alpha)
 
 

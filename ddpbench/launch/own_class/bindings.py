@@ -50,7 +50,7 @@ def key_of(node: ast.AST) -> str:
 
 
 def bindings_of(node: ast.Module | FunctionNode) -> dict[str, list[Binding]]:
-    """Return the bindings of each bound name, or attribute of a name such as `x.y`, in source order."""
+    """Return, in source order, the bindings of each name (`x`) and of each attribute of a name (`x.y`)."""
     found: dict[str, list[Binding]] = {}
     for key, binding in _in_block(node.body, ()):
         found.setdefault(key, []).append(binding)

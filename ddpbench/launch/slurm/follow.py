@@ -367,9 +367,7 @@ def _why(size: SubmittedSize, last: SubmittedJob, state: JobState | None, progre
         return f"{size.name}: job {last.job_id} was cancelled"
     if ended in _GO_ON and progress.finished <= last.launches:
         longer = "; give a longer --time" if ended == "TIMEOUT" else ""
-        return (
-            f"{size.name}: job {last.job_id} ended as {ended} before one launch or proof was finished{longer}"
-        )
+        return f"{size.name}: job {last.job_id} ended as {ended} before it finished a single launch or proof{longer}"
     lines: list[str] = []
     try:
         lines = [line.strip() for line in read_text(output, _MOST_OUTPUT).splitlines() if line.strip()]

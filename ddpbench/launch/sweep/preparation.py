@@ -165,7 +165,7 @@ def _check_checkpoint_dirs(cases: Sequence[PlannedCase]) -> None:
     """
     for name in dict.fromkeys(entry.case.checkpoint_dir for entry in cases):
         if name and not (Path(name).is_dir() and os.access(name, os.W_OK | os.X_OK)):
-            what = "may not be written" if Path(name).is_dir() else "is not a directory"
+            what = "is not writable" if Path(name).is_dir() else "is not a directory"
             raise OutputError(
                 f"base.checkpoint_dir = {name!r} {what}: make the directory, name another, or leave the "
                 "setting out to write checkpoints into the run directory"

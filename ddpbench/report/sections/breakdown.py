@@ -259,7 +259,7 @@ def _texts(bars: Sequence[Bar]) -> list[_Texts]:
 
 
 def _title(bars: Sequence[Bar], start: str) -> str:
-    """Return the finding: the case of several ranks with the most exposed communication. It begins with `start`."""
+    """Return the finding, preceded by `start`: the case with the most exposed communication, above one rank."""
     fair = [bar for bar in bars if not bar.row.oversubscribed and bar.row.case.world_size > 1]
     if not fair:
         if any(bar.row.oversubscribed for bar in bars):
@@ -288,9 +288,9 @@ def _title(bars: Sequence[Bar], start: str) -> str:
 
 
 def _exposed(bars: Sequence[Bar]) -> str:
-    """Return a sentence with the most exposed communication in any case, and the time for which that case waits.
+    """Return a sentence with the longest exposed communication and that case's waiting time, with their intervals.
 
-    Both have their intervals. Empty if no case exposes communication.
+    Empty if no case has exposed communication.
     """
     most = max(bars, key=lambda bar: bar.exposed_s)
     if most.exposed_s <= 0:

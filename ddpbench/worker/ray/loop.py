@@ -47,7 +47,7 @@ def train(config: dict[str, Any]) -> None:
         if os.environ.get(name, environment.UNSET) != value
     ]
     if lacking:
-        raise RankFailedError(f"Ray has not left {', '.join(lacking)} as it was asked for")
+        raise RankFailedError(f"Ray did not keep the requested {', '.join(lacking)}")
     # Python's multiprocessing, which loader workers use, makes its sockets in this folder. Its path is short even if
     # TMPDIR's is long.
     current: Any = process.current_process()
@@ -57,7 +57,7 @@ def train(config: dict[str, Any]) -> None:
     if table is not None:  # Ray ends this process from here on, which is not a failure
         note_end(shared_page(Path(table["page"])), place.rank, code)
     if code:
-        raise RankFailedError(f"rank {place.rank} has not ended well: see {directory.log(place.rank)}")
+        raise RankFailedError(f"rank {place.rank} did not exit cleanly: see {directory.log(place.rank)}")
 
 
 def _pin_all(cores: Iterable[int]) -> None:

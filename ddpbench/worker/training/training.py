@@ -236,9 +236,9 @@ class Training:
                 many = {short: str(lengths[short]), rank: str(length) if length >= 0 else "more"}
                 (one, first), (other, second) = sorted(many.items())
                 raise ValueError(
-                    f"uneven data: a pass has {first} batches on rank {one} and {second} on rank {other}, so that a "
-                    "training loop would wait for ever at its end: give every rank as many (DistributedSampler with "
-                    "drop_last=True)"
+                    f"uneven data: a pass has {first} batches on rank {one} and {second} on rank {other}, so a "
+                    "training loop would hang at the end of the pass: give every rank the same number of batches "
+                    "(DistributedSampler with drop_last=True)"
                 )
 
     def make_optimizer(self, parameters: Any) -> torch.optim.Optimizer:

@@ -40,7 +40,7 @@ def _examined(sent: Any) -> _Examined:
     """
     differs, writes, reached, infinite = sent
     if not isinstance(differs, bool):
-        raise TypeError("true or false is expected")
+        raise TypeError("expected true or false")
     return _Examined(differs, texts(writes), [set(texts(each)) for each in reached], texts(infinite))
 
 

@@ -21,8 +21,8 @@ from ddpbench.worker.training.training import Training
 from ddpbench.worker.verify.optimizers import in_words
 
 _MOST_DEEP, _MOST_PARTS, _MOST_NUMBERS = 4, 1000, 10_000
-"""Limits on the values that are compared: nesting depth, items per container, and numbers per array. Larger values are
-taken for data.
+"""Limits on the values that are compared: nesting depth, items per container, and numbers per array. Values
+beyond these limits are assumed to be data, not state, and are not compared.
 """
 _NOT_STATE = (
     ModuleType,
@@ -70,8 +70,8 @@ def outside_words(names: Sequence[str]) -> str:
     """Return the end of a sentence about a class, which says that it keeps state outside its model, and what to do."""
     which = f" ({in_words(names)})" if names else ""
     return (
-        f"keeps state outside of the model{which}, so that a later call gives another value: keep it in the model or "
-        "in an attribute of the object, of which each model has a copy"
+        f"keeps state outside of the model{which}, so a later call returns a different value: keep the state in the "
+        "model, or in an attribute of your object (each model gets its own copy)"
     )
 
 

@@ -334,7 +334,10 @@ def _apart(
             return fault
     if changed := outside.changed():
         where = in_words(changed)
-        return f"{_UNSEEDED_AFTER_BACKWARD}, or keeps state outside of the model ({where}): keep it in the object"
+        return (
+            f"{_UNSEEDED_AFTER_BACKWARD}, or keeps state outside of the model ({where}): keep the state in your "
+            "object"
+        )
     return _UNSEEDED_AFTER_BACKWARD
 
 

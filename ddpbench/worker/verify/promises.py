@@ -344,7 +344,9 @@ class _SameShards:
     def __init__(self, comparer: Comparer, reference: torch.nn.Module) -> None:
         self._comparer, self._reference = comparer, reference
         self.expected: Tensors | None = None
-        """Averaged gradients of one process; None if the strategy draws random numbers in a different order."""
+        """The reference: one process's gradients, averaged over the ranks' shards. None if the strategy draws random
+        numbers in a different order.
+        """
         self.hooked = bool(hooked_parameters(reference))
         self.at_once = False
         """True if the strategy computes the whole batch's gradient at once, and that differs from the shards' mean."""

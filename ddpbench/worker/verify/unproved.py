@@ -185,5 +185,5 @@ def _explained(sent: Any) -> Explained:
     """
     name, error, rounding = sent
     if not isinstance(name, str):
-        raise TypeError("a name is expected")
+        raise TypeError("expected a name")
     return Explained(True, name, float(error), float(rounding))

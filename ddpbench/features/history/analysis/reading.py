@@ -77,8 +77,8 @@ def read_sides(
             [f"  and {more} more"] if more > 0 else []
         )
         raise IdentityError(
-            "the runs were measured under different conditions, so a change may not come from the "
-            "program. To draw them anyway, add --across\n" + "\n".join(listed)
+            "the runs were measured under different conditions, so a change may have another cause "
+            "than the program. To draw them anyway, add --across\n" + "\n".join(listed)
         )
     return sides
 

@@ -74,7 +74,9 @@ def _once(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
     """
     if _made.keys() - {key}:
         (other,) = _made
-        raise RuntimeError(f"TensorFlow is set up for {other} in this process and cannot be for {key}")
+        raise RuntimeError(
+            f"TensorFlow is already set up for {other} in this process and cannot be set up again for {key}"
+        )
     if key not in _made:
         _made[key] = make()
     return _made[key]
