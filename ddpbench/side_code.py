@@ -1,4 +1,4 @@
-"""Check, in a process of a comparison's side, that no module was imported from the code of the other side.
+"""Check that a process of one side of a comparison imported no module from the other side's code.
 
 If both sides imported the same file, its changes would not be measured. The comparison describes the side in an
 environment variable, which all processes of the side inherit. This module imports nothing of ddpbench.
@@ -17,7 +17,7 @@ from pathlib import Path
 SIDE = "DDPBENCH_SIDE"
 """The environment variable with a side's `SideCode`, as JSON."""
 OUTSIDE = ", which is outside its code: "
-"""The words by which a message of this module is recognised in a launch's outcome."""
+"""Words in this module's messages, by which a launch's outcome is recognised as such a message."""
 _INSTALLED = ("site-packages", "dist-packages")
 
 
@@ -28,9 +28,9 @@ class SideCode:
     own: str
     """The folder with the side's code."""
     others: Sequence[str] = ()
-    """Roots of the other code that is compared, among them the repository of the working directory."""
+    """Root folders of all other compared code, which includes the repository of the working directory."""
     copies: Mapping[str, str] = field(default_factory=dict)
-    """Folders in compared code from which copies of packages were installed, by the packages' import names."""
+    """By import name, packages that were installed as copies of a folder in compared code, and that folder."""
 
     def to_json(self) -> str:
         """Return the object as JSON for the variable `SIDE`."""

@@ -136,9 +136,9 @@ def decimals_borne(
     A value without an interval gets three significant digits. If a value is larger than the interval's half-width, the
     half-width gets one significant digit, and the value two or three. If it is smaller, the half-width gets two.
 
-    The result is at most `most`. It is larger if an end of the interval would otherwise be rounded to one of `nulls`,
-    the values that mean "no difference", unless this takes too many digits (`decimals_apart`). `format_end` then says
-    on which side of the null the end is.
+    The result is at most `most`, unless an end of the interval would then be rounded to one of `nulls`, the values that
+    mean "no difference". Such an end gets a few more decimals (`decimals_apart`). If these are too few, `format_end`
+    says on which side of the null the end is.
     """
     if not value or not math.isfinite(value):
         return 0
@@ -155,8 +155,8 @@ def decimals_borne(
 def decimals_apart(value: float, ends: Iterable[float], null: float, decimals: int) -> int:
     """Return `decimals`, or a few more if an end of a value's interval would otherwise be rounded to `null`.
 
-    The added decimals give the value at most three significant digits, or its distance from `null` at most two. If an
-    end were still rounded to `null` then, none are added.
+    The added decimals give the value at most three significant digits, or its distance from `null` at most two. None
+    are added if an end would still be rounded to `null`.
     """
     if not math.isfinite(value):
         return decimals
@@ -171,9 +171,9 @@ def decimals_apart(value: float, ends: Iterable[float], null: float, decimals: i
 
 
 def format_end(end: float, decimals: int, nulls: Sequence[float] = (0.0,), sign: str = "") -> str:
-    """Return an end of an interval with `decimals`, or `just above 0` if it were rounded to one of `nulls`.
+    """Return an end of an interval with `decimals`; `just above 0` if it would otherwise be rounded to 0.
 
-    `sign` is `+` for a difference.
+    The same holds for the other values in `nulls`. `sign` is `+` for a difference.
     """
     for null in nulls:
         if end != null and round(end, decimals) == null:

@@ -81,7 +81,7 @@ class StepParts:
 class RankTimes:
     """Times of a rank's single steps, and what fills its step (`analysis/step_times.py`).
 
-    The parts are means over instrumented steps, first of a launch and then over launches, so that they add up to
+    The parts are means over the instrumented steps of each launch, and then over launches, so that they add up to
     `step_s`. They are None if the rank has no instrumented steps. `compute_s` is forward, backward, optimizer and other
     computation.
     """

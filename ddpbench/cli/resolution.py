@@ -45,7 +45,10 @@ def resolution_words(plan: Plan, *, shared: bool = False) -> str:
 
 
 def _rounds_within(plan: Plan, *, shared: bool) -> int:
-    """Return how many rounds fit into `budget.total`, at most `rounds_max`; `rounds_max` if times are unknown."""
+    """Return how many rounds fit into `budget.total`, at most `rounds_max`.
+
+    If times are unknown, all rounds are assumed to fit.
+    """
     budget = plan.budget
     if any(
         is_unknown(entry.case, plan.tried.get(entry.case.workload_with_options)) for entry in plan.runnable

@@ -43,7 +43,7 @@ def exit_code(summary: RunSummary) -> int:
 
 
 def print_results(summary: RunSummary, *, quiet: bool = False) -> None:
-    """Print a run's table of cases and the sentences about it; if `quiet`, only failures, the answer, warnings."""
+    """Print a run's table of cases and the sentences about it; if `quiet`, only failures, the answer and warnings."""
     if not quiet:
         show(*table(_marked(summary), summary.planned, columns_here()))
     for sentence in [*answered(summary), *doubts(summary)] if quiet else sentences(summary):

@@ -33,7 +33,7 @@ def check_names(names: Sequence[str], *, twice: str = "") -> None:
     """Check the host names of `--nodes`; `twice` is advice for a name that is given twice.
 
     Raises:
-        RequestError: a name is one that no host can have, or stands twice and does not mean this machine alone.
+        RequestError: no name is given, a name cannot be a host's, or a name other than `localhost` is given twice.
     """
     bad = [name for name in names if not name or name.isdecimal() or name != quoted(name)]
     if bad or not names:

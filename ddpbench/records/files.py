@@ -375,9 +375,10 @@ def copy_file(source: Path, target: Path, most: int) -> None:
 
 
 def first_line(path: Path, most: int) -> tuple[bytes, int]:
-    """Return the first line of a file, without its end and at most `MIB` of it, and the file's size in bytes.
+    """Return the first line of a file, without its end, and the file's size in bytes.
 
-    Raises the same errors as `open_file`.
+    A line longer than `MIB` bytes is cut. The file must have at most `most` bytes. Raises the same errors as
+    `open_file`.
     """
     with os.fdopen(open_file(path, most), "rb") as file:
         size = os.fstat(file.fileno()).st_size

@@ -412,7 +412,7 @@ little.
 
 
 ROUNDING_ALONE = "rounding alone changes"
-"""Beginning of a note on a comparison that exceeds its limit by no more than other roundings change its reference."""
+"""Beginning of the note on a failed comparison if other roundings change its reference by as much as its error."""
 
 
 _DECISIVE = (("gradients", "sums"), ("update", "parameters"), ("share",))

@@ -59,7 +59,7 @@ class Embedded:
 
     @property
     def reading(self) -> str:
-        """Return how to read the figure: the rest of its caption."""
+        """Return sentences on how to read the figure: the rest of its caption."""
         return self._fitted.reading
 
     @property

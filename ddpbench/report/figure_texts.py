@@ -66,9 +66,10 @@ def cut(title: str) -> tuple[str, str]:
 
 
 def beneath(caption: str, width_in: float) -> tuple[str, str]:
-    """Return the sentences of a caption that fit beneath a picture, and the others.
+    """Split a caption into the sentences that fit beneath a picture, and the others.
 
-    `width_in` is the picture's width in inches. A section therefore puts the most important sentences first.
+    The first sentences fit, so a section puts the most important ones first. `width_in` is the picture's width in
+    inches.
     """
     width = int(_PAGE * note_characters(width_in))
     sentences = sentences_of(caption)

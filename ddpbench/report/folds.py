@@ -16,7 +16,7 @@ FEW_ROWS = 2
 FEW_CELLS = 16
 """A figure with at most FEW_ROWS rows and FEW_CELLS cells of data says no more than its title and the summary table."""
 MOST_FINDINGS = 4
-"""Maximum number of findings that are not folded, unless more of them are on claims."""
+"""Number of findings that a page shows at once. If a finding on a claim comes later, all up to it are shown."""
 MOST_LIMITS = 3
 """Maximum number of sentences on validity that are not folded."""
 
@@ -48,8 +48,9 @@ def open_findings(findings: Sequence[Finding]) -> int:
 def without_repeats(findings: Iterable[Finding], answer: Collection[Finding]) -> list[Finding]:
     """Return the findings that say something which the answer does not.
 
-    A finding repeats the answer if it is equal to a part of it, or if the same section shows both and all cases of the
-    finding are among the cases of the answer. Findings on claims are always kept, because each has its own verdict.
+    A finding repeats the answer if it equals one of the answer's findings. It also does if one of these has the same
+    section as its evidence and includes all of its cases. Findings on claims are always kept, because each has its own
+    verdict.
     """
     return [
         one

@@ -23,7 +23,8 @@ def dressed(
 ) -> list[Picture]:
     """Return the pictures with a subtitle, a source line and the `wanted` formats.
 
-    Phrases that the subtitle or the heading states are removed from the captions. Headings and captions are fitted.
+    Phrases that the subtitle or the heading states are removed from the captions. Headings and captions are shortened
+    to fit (`figure_texts.fitted`).
     """
     every, source = conditions(rows), source_line(summary)
     return [

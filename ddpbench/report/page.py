@@ -110,7 +110,7 @@ class Page:
 
 
 _Placed = list[tuple[Section, list[Embedded], list[NumberedTable], bool]]
-"""Sections, each with its numbered figures and its other tables, and whether all of these are folded."""
+"""For each section: its numbered figures, its other tables, and whether all of these are folded."""
 
 
 def build(summary: RunSummary, painter: Painter | None = None, wanted: PictureFormats = ONLY_PNG) -> Page:

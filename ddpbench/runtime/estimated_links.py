@@ -85,7 +85,7 @@ def _replicas(case: Case) -> int:
 
 
 def _ring_s(case: Case, ranks: int, size: float) -> float:
-    """Return the time in which this many neighbouring ranks all-reduce `size` bytes in a ring (s)."""
+    """Return the time in which `ranks` neighbouring ranks all-reduce `size` bytes in a ring (s)."""
     return _between_s(case, ranks, lower_bound_s(ranks, size, 1.0))
 
 

@@ -80,7 +80,7 @@ def inputs_answer(cases: Sequence[CaseRun]) -> Finding | None:
 
 
 def _paired(cases: Sequence[CaseRun]) -> list[InputGroup]:
-    """Return the groups with separate cores for each rank that have a case with its data in memory and a loaded one."""
+    """Return the groups, on separate cores, that have both a case with its data in memory and one that loads data."""
     return [group for group in _fair(cases) if group.memory is not None and group.loaded]
 
 

@@ -66,7 +66,7 @@ def option_answer(cases: Sequence[CaseRun], claims: Sequence[DecidedClaim]) -> F
 
 
 def _varied(cases: Sequence[CaseRun], claims: Sequence[DecidedClaim]) -> Iterator[tuple[list[CaseRun], str]]:
-    """Yield groups of cases that differ in one numeric option that a claim compares, each with the option's key."""
+    """Yield groups of cases that differ only in a numeric option which a claim compares, each with the option's key."""
     named = {
         key
         for claim in claims

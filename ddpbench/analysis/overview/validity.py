@@ -79,7 +79,7 @@ def validity_sentences(
 ) -> Iterable[str]:
     """Yield sentences that say what limits the numbers of a run's cases.
 
-    Sentences that hold for almost every run come last, because a page shows only the first few at once.
+    Sentences that hold for almost every run come last, because a page folds all but the first few.
     """
     cases = [one.run for one in results]
     measured = [case for case in cases if case.timings]

@@ -58,8 +58,8 @@ def value_words(ratio: Interval, limit: float = 0.0) -> str:
 def interval_words(ratio: Interval | None, limit: float = 0.0) -> str:
     """Return the interval of a ratio as text, such as `+1.2 % to +3.4 %`. Empty if the interval has no ends.
 
-    No end is rounded to 0 or to `limit` (a gate's limit as a fraction) unless it is equal to it. It may be
-    `just above 0 %`.
+    No end is rounded to 0 or to `limit` (a gate's limit as a fraction) unless it is equal to it. An end slightly above
+    0 is written as `just above 0 %`.
     """
     if ratio is None or ratio.low is None or ratio.high is None:
         return ""

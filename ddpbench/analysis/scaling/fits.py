@@ -59,7 +59,7 @@ class Fit:
 
     @property
     def impossible(self) -> bool:
-        """Return whether the fraction of work that ranks do not share comes out below 0 or above 1.
+        """Return whether the fitted serial fraction or contention is below 0 or above 1, with its whole interval.
 
         No extrapolation of such a law can hold, because its efficiency rises above 1 or falls below 0.
         """

@@ -64,9 +64,9 @@ class _Searched:
     path: Sequence[Path] = ()
     """`sys.path`."""
     found: Mapping[Path, str] = field(default_factory=dict)
-    """Module names that finders of editable packages know, by file or folder."""
+    """By file or folder, the name of each module that the finders of editable packages know."""
     copies: Mapping[str, Path] = field(default_factory=dict)
-    """Folders from which packages were installed as copies, by import name."""
+    """Source folders of packages that were installed from a local folder as copies, by import name."""
     prefixes: Sequence[Path] = ()
     """The folders of the interpreter's environment."""
 
@@ -130,7 +130,7 @@ def with_search(sides: tuple[Placed, Placed]) -> tuple[Placed, Placed]:
 
 
 def _with_search(side: Placed, roots: Sequence[Path], *, alike: bool) -> Placed:
-    """Return a side with its search path; `alike` says whether both sides have the same interpreter."""
+    """Return a side with the folders that it searches first. If `alike`, both sides have the same interpreter."""
     own, searched = own_code(side), _searched(side.python)
     top = own if side.spec.ref else top_of(own) or own
     copies = {name: str(place) for name, place in searched.copies.items() if innermost(place, roots)}
@@ -157,7 +157,7 @@ def _with_search(side: Placed, roots: Sequence[Path], *, alike: bool) -> Placed:
 
 
 def _parents(found: Mapping[Path, str]) -> Iterator[Path]:
-    """Yield the folders in which Python's own search would find the modules that finders know."""
+    """Yield the folders from which Python would import the modules in `found` if they were on `sys.path`."""
     for place, name in found.items():
         parts = tuple(name.split("."))
         file = place.parent if place.name == "__init__.py" else place

@@ -382,7 +382,10 @@ class _Collected:
         return next((group for group, fits in groups if fits), OTHER)
 
     def _collects(self, call: ast.Call) -> bool:
-        """Return whether a call appends to a list that the class reads, or appends a model's part or an own object."""
+        """Return whether a call is an `append` that the generated class may need.
+
+        It is if the class reads the list, or if a model's part or an object of the script's classes is appended.
+        """
         if last_name(call) != "append" or not call.args:
             return False
         if first_name(call.func) in self.of.taken.names:

@@ -96,7 +96,7 @@ class ScriptWrites(Protocol):
         """Return the nodes that may set an attribute of the objects of a class, other than in the class's body."""
 
     def sets_again(self, own: ast.ClassDef, name: str) -> bool:
-        """Return whether an attribute of the objects of a class may be set more than once, or from outside."""
+        """Return whether an attribute of a class's objects may be set more than once, or by code outside the class."""
 
     def may_change(self, key: str, scope: Scope, line: int, binding: Binding | None, made: ast.expr) -> bool:
         """Return whether a value that is read at a line of a function may be different at another time."""
@@ -117,7 +117,7 @@ class Tracer:
         self.trains_by: dict[int, tuple[ast.Call, Scope]] = {}
         """The training call of a function, with its caller, by the function's id."""
         self._held_by: dict[tuple[int, int, int], tuple[int, bool | None]] = {}
-        """The outcome of each examined condition, with the depth at which it was examined. None if unknown."""
+        """For each examined condition, the depth at which it was examined, and its outcome (None if unknown)."""
         self._kept_alive: list[ast.expr | Scope] = []
         """The conditions and scopes whose ids are in `_held_by`, so that no other object gets such an id."""
         self._loops: dict[int, ast.For] = {}

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 _LEAVES = frozenset(
     ("ctx", "op", "ops", "id", "attr", "arg", "asname", "module", "level", "kind", "type_comment")
 )
-"""Fields of nodes that hold no node, or only contexts or operators."""
+"""Fields that are skipped: they hold no nodes, or only contexts or operators."""
 _FIELDS: dict[type[ast.AST], tuple[str, ...]] = {}
-"""The other fields of each kind of node that was seen."""
+"""For each type of node seen so far, its fields that are not in `_LEAVES`."""
 
 
 def children(node: ast.AST) -> list[ast.AST]:
-    """Return the nodes directly below a node in source order, without contexts and operators."""
+    """Return the nodes directly below a node, in the order of its fields, without contexts and operators."""
     kind = type(node)
     names = _FIELDS.get(kind)
     if names is None:

@@ -28,7 +28,7 @@ class AttributeWrites:
         self._set: dict[tuple[str, str], bool] = {}
 
     def sets_again(self, own: ast.ClassDef, name: str) -> bool:
-        """Return whether an attribute of the objects of a class may be set more than once, or from outside."""
+        """Return whether an attribute of a class's objects may be set more than once, or by code outside the class."""
         if (own.name, name) not in self._set:
             self._set[own.name, name] = self._is_set_again(own, name)
         return self._set[own.name, name]
@@ -59,7 +59,7 @@ class AttributeWrites:
         return count >= _SEVERAL and not (len(begins) == len(stores) == 1 and count == _SEVERAL)
 
     def _changed_through_self(self, own: ast.ClassDef, name: str) -> list[ast.AST]:
-        """Return the nodes that may set an attribute of `self` other than by an assignment to it."""
+        """Return the nodes that may set an attribute of `self` indirectly, such as a call of `setattr`."""
         made = ast.Call(ast.Name(own.name, ast.Load()), [], [])
         methods = [each for each in own.body if isinstance(each, ast.FunctionDef) and each.args.args]
         return [
@@ -83,7 +83,7 @@ class AttributeWrites:
         ]
 
     def _is_of(self, store: ast.Attribute, family: list[ast.ClassDef]) -> bool:
-        """Return whether an assignment sets an attribute of `self`, or of the class, in one of these classes."""
+        """Return whether an assignment sets an attribute of one of these classes or of their objects."""
         base = store.value
         if isinstance(base, ast.Name) and base.id not in ("self", "cls"):
             return base.id in {each.name for each in family}
@@ -92,7 +92,7 @@ class AttributeWrites:
         return any(each is of for each in self.variables.around(store) for of in family)
 
     def _begins(self, store: ast.Attribute) -> bool:
-        """Return whether a constructor always sets an attribute of `self` by this assignment."""
+        """Return whether this assignment to an attribute of `self` is in a constructor, and always runs there."""
         function: FunctionNode | ast.AST = self.variables.function(store)
         around = list(self.variables.around(store))
         inside = around[: around.index(function)]
@@ -186,7 +186,7 @@ class Writes(AttributeWrites):
         ]
 
     def _value_of(self, held: ScopeVariable | str) -> ast.expr | None:
-        """Return the value of the last plain assignment to a variable, or to an attribute of this name."""
+        """Return the value of the last plain assignment to a variable, or to any attribute of this name."""
         stores: list[ast.expr] = []
         if isinstance(held, ScopeVariable):
             stores += [
@@ -297,7 +297,7 @@ def _context(node: ast.expr) -> ast.expr_context:
 
 
 def _path(node: ast.expr) -> list[str]:
-    """Return `["a", "b", "c"]` for `a.b["c"]`. The first element is empty if the expression begins with no name."""
+    """Return `["a", "b", "c"]` for `a.b["c"]`. The first element is empty unless the expression begins with a name."""
     found: list[str] = []
     while isinstance(node, ast.Attribute | ast.Subscript):
         if isinstance(node, ast.Attribute):

@@ -325,7 +325,7 @@ def narrow_form(picture: Picture) -> bytes:
 
 
 def page_form(svg: bytes, picture: Picture, form: Literal["wide", "narrow"]) -> bytes:
-    """Return the SVG of a form of this picture as the page contains it."""
+    """Return the SVG of one form of a picture, wide or narrow, as the page contains it."""
     width, height = picture.narrow_in
     size = picture.size if form == "wide" else (round(width * 100), round(height * 100))
     return slim(svg, prefix_of(picture.file_name, form), size)

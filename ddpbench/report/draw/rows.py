@@ -151,7 +151,7 @@ def _heading(heading: str, over: bool, above: int) -> str:
 def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> None:
     """Draw points on horizontal rows, with a heading above each group.
 
-    The x axis starts at 0, and is logarithmic if the points span a decade.
+    The x axis starts at 0. If the points span a decade, it is logarithmic instead, and fits the points.
 
     If `above` is 0, a point's words are to its right. If `above` is 1, its name and words are on one line above it, so
     that the axes have the full width. If `above` is 2, the name has separate lines.
@@ -202,7 +202,7 @@ def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> 
 
 
 def _finish(axes: Axes, groups: Groups, xlabel: str, *, above: int) -> None:
-    """Scale the axis of values, which starts at 0 unless the points span a decade, and label it."""
+    """Scale and label the axis of values: from 0, or logarithmic if the points span a decade."""
     values = [value for _, _, points in groups for point in points for value in _values(point)]
     if values and spans_decades(min(values), max(values)):
         scale(axes.xaxis, min(values), max(values))

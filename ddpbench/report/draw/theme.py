@@ -12,9 +12,9 @@ _BLACK = "#000000"
 
 
 def set_theme(root: Element, scope: str) -> str:
-    """Replace the colours of an SVG by variables, and return the CSS rules that define them.
+    """Replace the colours that a dark theme changes by CSS variables, and return the rules that define these.
 
-    `scope` is a CSS selector of the SVG's root. Paper is always light.
+    `scope` is a CSS selector of the SVG's root. Printed pages always have the light colours.
     """
     used = {_BLACK}
     for node in root.iter():

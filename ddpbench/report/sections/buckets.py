@@ -224,7 +224,7 @@ def _number(estimate: Interval) -> str:
 def _compared(
     timed: Sequence[tuple[Row, Interval]], standings: Mapping[str, Standing], fastest: str
 ) -> list[str]:
-    """Compare the caps at one number of ranks in words, the longest form first.
+    """Return phrases that compare the caps at one number of ranks, the longest first.
 
     `fastest` is the phrase that names the shortest step.
     """

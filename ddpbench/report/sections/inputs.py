@@ -118,7 +118,7 @@ def _title(groups: Sequence[Sequence[InputBar]]) -> str:
 
 
 def _details(groups: Sequence[Sequence[InputBar]]) -> str:
-    """Return sentences with the increase of the step that each decided verdict names, and its interval."""
+    """Return sentences that say, for each decided verdict, how much longer the step is, with its interval."""
     bound = [bar for bar in groups[0] if bar.verdict == "input-bound" and bar.ratio is not None]
     return "".join(
         f" With {_source(bar)} a step takes {takes_longer(bar.ratio, than=True)} with data in memory."
@@ -128,7 +128,7 @@ def _details(groups: Sequence[Sequence[InputBar]]) -> str:
 
 
 def _verdicts(first: Sequence[InputBar]) -> list[str]:
-    """Return the verdict on a group in words, the longest form first."""
+    """Return phrases for the verdict on a group, the longest first."""
     bound = [bar for bar in first if bar.verdict in ("input-bound", "looks input-bound")]
     bound.sort(key=lambda bar: bar.ratio.value if bar.ratio is not None else bar.waited_share or 0.0)
     if bound:

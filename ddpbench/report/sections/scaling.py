@@ -403,7 +403,9 @@ def _overlap(lines: Sequence[Sequence[Interval | None]]) -> bool:
 
 
 _LEAST_HALF = -2
-"""Least power of two with a tick on the axis of speed-ups. Below 0.25 ticks are at 1, 2 and 5 times powers of ten."""
+"""An axis of speed-ups has its ticks at powers of two if the smallest has at least this exponent. Otherwise `log_ticks`
+places them.
+"""
 
 
 def _paint_speedup(

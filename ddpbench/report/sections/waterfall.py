@@ -347,7 +347,7 @@ def _title(fall: Fall) -> str:
 
 
 def _causes(fall: Fall) -> list[str]:
-    """Return the finding on the largest loss in words, the longest form first."""
+    """Return phrases for the finding on the largest loss, the longest first."""
     if fall.rounds < MIN_ROUNDS:
         return ["too few rounds to name a main cause"]
     part, share = fall.unexplained

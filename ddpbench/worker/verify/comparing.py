@@ -150,7 +150,7 @@ class Comparer:
         train: Callable[[torch.nn.Module], Tensors] | None = None,
         fault: Callable[[Proof], str] | None = None,
     ) -> Proof:
-        """Compare the change of this rank's parameters by updates with the change of one process's parameters.
+        """Compare how updates changed this rank's parameters with how they changed those of one process.
 
         This rank's parameters changed from `before` to `own`, one process's parameters from `before` to `expected`.
         Return the result as a proof, whose note is `unchanged` if no parameter changed. `train` repeats one process's

@@ -65,7 +65,7 @@ class Faults:
         self._watched.append((model, trained_names(model)))
 
     def trains_first(self, names: Iterable[str]) -> bool:
-        """Return whether watched models trained all parameters with these names at first."""
+        """Return whether each watched model trained all parameters of these names when the watch began."""
         return all(first.issuperset(names) for _, first in self._watched)
 
     def of_other_trained(self) -> str:

@@ -140,7 +140,10 @@ class Failures:
         self._changes.get(compared, {}).pop(frozenset(names), None)
 
     def rounding_of_average(self) -> dict[str, float]:
-        """Measure the rounding of averaged gradients once, as in `measured_rounding`, on all ranks together."""
+        """Return the rounding of averaged gradients, measured only once (see `measured_rounding`).
+
+        All ranks must call this method together.
+        """
         self._rounding = self._rounding or rounding_of_average(self._one)
         return self._rounding
 

@@ -137,9 +137,7 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
     return Allocation(
         name=curve.name,
         case=case,
-        setting=", ".join(
-            (curve.first.case.workload, *curve.shared[1:])
-        ),  # includes the file of a user's own workload
+        setting=", ".join((curve.first.case.workload, *curve.shared[1:])),  # with the file of a user's class
         unit="GPU" if case.device == "cuda" else "core",
         scaling=case.scaling,
         cut=request.efficiency_cut,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def whiskered(
     axes: Axes, place: float, estimate: Interval, fill: style.Fill, *, height: float, label: str, title: str
 ) -> None:
-    """Draw a row's bar with whiskers, and write `label` to the right of the axes. `title` says what it shows."""
+    """Draw a row's bar with whiskers, and write `label` to the right of the axes. `title` says what the bar shows."""
     bars = axes.barh(
         place,
         estimate.value,

@@ -127,7 +127,7 @@ def _reach(
     place: float,
     shown: tuple[str, str],
 ) -> None:
-    """Mark when a case reached the target. `shown` has the name of its series and what the mark shows."""
+    """Mark the time at which a case reached the target. `shown` has the series' name and the words for the mark."""
     if at is None:
         return
     whiskers = None
