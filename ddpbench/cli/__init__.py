@@ -118,9 +118,8 @@ def _keep_function(parser: argparse.ArgumentParser) -> None:
     if function is not None:
         parser.set_defaults(**{_FUNCTION: function})
     for action in parser._actions:
-        if (
-            function is not None and action.default is function
-        ):  # argparse copies the default to an argument of this name
+        # argparse copies the parser's default to an argument of the same name.
+        if function is not None and action.default is function:
             action.default = None
         if isinstance(action, argparse._SubParsersAction):
             for each in action.choices.values():

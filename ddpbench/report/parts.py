@@ -193,7 +193,8 @@ class Picture:
     heading.
     """
     reading: str = ""
-    """Sentences on how to read the figure, other than those beneath it. Empty before `report/figure_texts.py`."""
+    """Sentences on how to read the figure, other than those beneath it. Empty until `report/figure_texts.py` sets it.
+    """
     subtitle: str = ""
     """Subtitle of the picture's files: the conditions that the heading does not state (`report/outside.py`)."""
     source: str = ""

@@ -13,7 +13,7 @@ _FSDP_ALL_REDUCES = 2
 one.
 """
 _ZERO1_ALL_REDUCES = 1.5
-"""Bytes that a step of ZeRO-1 sends, in all-reduces: one of the gradients, and half for the broadcast of parameters."""
+"""Bytes that a step of ZeRO-1 sends, in all-reduces: one for the gradients, and half of one to broadcast parameters."""
 _COMPRESSED = {"none": 1.0, "fp16": 0.5, "bf16": 0.5, "powersgd": 0.0}
 """Approximate fraction of the gradients' bytes that DDP sends, by its option `compression`."""
 
@@ -34,9 +34,8 @@ def aggregation_s(case: Case, size: float) -> float:
     sent = busiest_node_bytes(algorithm, case.nodes, case.ranks_per_node, size)
     if case.ranks_per_node == 1 or sent is None:
         return case.dilation * seconds(case.nodes, size, rate, 0.0)
-    directions = (
-        2 if algorithm == "master" else 1
-    )  # a master receives all gradients before it sends their sum
+    # A master receives all gradients before it sends their sum.
+    directions = 2 if algorithm == "master" else 1
     return case.dilation * directions * sent / rate
 
 

@@ -143,7 +143,7 @@ def _bound(group: InputGroup) -> str:
 
 
 def _fixed(group: InputGroup) -> str:
-    """Return the end of a sentence on an input-bound group: what is known of how many loader workers fix it."""
+    """Return the end of a sentence on an input-bound group: how many loader workers fix it, as far as is known."""
     first, fixing = group.bound[0], group.fixed_by
     if fixing is not None:
         return f"; {_workers(fixing)} fix{'es' if fixing.run.case.loader_workers == 1 else ''} it"

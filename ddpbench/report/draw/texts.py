@@ -61,7 +61,7 @@ def finished(svg: bytes, families: Sequence[str]) -> bytes:
 
 
 def _declarations(style: str) -> list[tuple[str, str]]:
-    """Split a style into names and values, without the parts of a font's name, which may contain a semicolon."""
+    """Split a style into names and values. Parts of a font's name, which may contain a semicolon, are left out."""
     pairs = (one.split(": ", 1) for one in style.split("; "))
     return [(pair[0], pair[1]) for pair in pairs if len(pair) == 2]
 

@@ -212,9 +212,8 @@ def _title(curves: Sequence[CurveLaws]) -> str:
                 "Too few points or rounds to judge a law by",
             )
         which = series_of(missed, "or")
-        if any(
-            fit.goodness == "within error" for fit in curve.laws.fits
-        ):  # some law matches, but is impossible
+        # A law may match the points and still be impossible.
+        if any(fit.goodness == "within error" for fit in curve.laws.fits):
             return first_short(f"{curve.name} does not follow {which}", f"Scaling does not follow {which}")
         return first_short(
             f"{curve.name} does not follow {which} {within}",

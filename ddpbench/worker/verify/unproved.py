@@ -37,7 +37,7 @@ class Explained:
 
 @dataclass(frozen=True, slots=True)
 class FailedGradients:
-    """A failed comparison of gradients: this rank's, and those expected, which one process computed."""
+    """A failed comparison of this rank's gradients (`own`) with those that one process computed (`expected`)."""
 
     own: Tensors
     expected: Tensors
@@ -64,7 +64,7 @@ class FailedGradients:
 
 @dataclass(frozen=True, slots=True)
 class FailedChange:
-    """A failed comparison of changes: this rank's parameters before and after training, and those of one process."""
+    """A failed comparison of how training changed parameters, on this rank (`own`) and in one process (`expected`)."""
 
     before: Tensors
     own: Tensors
