@@ -229,5 +229,5 @@ def test_where_fewer_workers_are_undecided_more_are_no_advice(tmp_path: Path) ->
     """From memory 10 ms, without workers 10.2 give or take 5 %, with two 14: the two workers are the cost."""
     summary = summary_of(tmp_path, {MEMORY: (10, 0), loaded(0): (10.2, 1), loaded(2): (14, 3)}, noise=0.03)
     assert verdicts(summary) == {"memory": "memory", "0": "unresolved", "2": "input-bound"}
-    assert "; whether also without loader workers cannot be told" in texts(summary)
+    assert "; without loader workers this is open" in texts(summary)
     assert "more workers fix it" not in texts(summary)

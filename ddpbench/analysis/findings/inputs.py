@@ -153,7 +153,7 @@ def _fixed(group: InputGroup) -> str:
     if any(member.run.case.loader_workers > first.run.case.loader_workers for member in unsure):
         return "; whether more workers fix it is open"
     if unsure:
-        return f"; whether also {_how(unsure[0])} cannot be told"
+        return f"; {_how(unsure[0])} this is open"
     others = [member for member in group.bound if member is not first]
     one = [member.run.case.loader_workers for member in others] == [1]
     return f"; {_numbers(others)} loader worker{'' if one else 's'} do{'es' if one else ''} not fix it"
