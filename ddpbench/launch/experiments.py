@@ -15,7 +15,7 @@ from ddpbench.text_safety import command
 def experiment_folders() -> list[Path]:
     """Return the folders to search, in order: `./experiments`, then the folder that comes with ddpbench.
 
-    `./experiments` is left out if a different user made it, or if this user may not enter the working directory.
+    `./experiments` is left out if a different user made it, or if this user cannot access the working directory.
     """
     here, shipped = Path("experiments"), shipped_experiments()
     if not _reaches_here():
@@ -38,7 +38,7 @@ def known_experiments() -> dict[str, Path]:
 def is_not_meant(name: str) -> bool:
     """Return whether a name means a known experiment although a file or folder with that name may exist here.
 
-    This is so if a different user may have put the file or folder there, or if this user may not enter the working
+    This is so if a different user may have put the file or folder there, or if this user cannot access the working
     directory.
     """
     return (is_decoy(name) or not _reaches_here()) and name in known_experiments()

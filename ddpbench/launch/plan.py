@@ -191,7 +191,7 @@ def make_plan(experiment: Experiment, cases: Sequence[PlannedCase], stored: Stor
     count = sum(entry.skip_reason is None for entry in cases)
     if count * budget.rounds_max > MAX_LAUNCHES:
         message = (
-            f"{budget.rounds_max:,} given; {count:,} cases in as many rounds are "
+            f"{budget.rounds_max:,} given; {count:,} cases in {budget.rounds_max:,} rounds are "
             f"{count * budget.rounds_max:,} launches, but a plan must have {MAX_LAUNCHES:,} at most"
         )
         raise ExperimentError(experiment.name, [Problem(path="budget.rounds_max", message=message)])

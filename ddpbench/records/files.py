@@ -310,7 +310,7 @@ def field_lines(data: Mapping[str, Any]) -> str:
 
 
 def _refusal(path: Path, kind: str) -> str:
-    return f"{path} is {kind}; in a run directory a regular file is expected there"
+    return f"{path} is {kind}; a run directory must have a regular file there"
 
 
 def _too_large(path: Path, size: int, most: int | None) -> UnreadableError:

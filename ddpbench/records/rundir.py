@@ -97,7 +97,7 @@ def default_path(name: str) -> Path:
     """Return a command's default output path, which is in the folder `reports` in the working directory.
 
     Raises:
-        OutputError: another user has put `reports` into a shared working directory, or this user may not enter the
+        OutputError: another user has put `reports` into a shared working directory, or this user has no access to the
             working directory.
     """
     if not os.access(".", os.X_OK):
@@ -868,7 +868,7 @@ _ALLOW = "have its owner allow it, or choose another place"
 
 
 def _barred_folder(error: OSError) -> str:
-    """Return the first folder in an error's path that the user may not enter; empty if that is not the cause."""
+    """Return the first folder in an error's path that the user cannot access; empty if that is not the cause."""
     if error.errno != errno.EACCES or not isinstance(error.filename, str | os.PathLike):
         return ""
     path = Path(error.filename)
@@ -876,13 +876,13 @@ def _barred_folder(error: OSError) -> str:
     with contextlib.suppress(OSError):  # the working directory is gone
         folders += reversed(
             path.absolute().parents
-        )  # perhaps the user may not enter a folder above the working directory
+        )  # perhaps the user cannot access a folder above the working directory
     barred = (str(one) for one in folders if os.path.isdir(one) and not os.access(one, os.X_OK))  # noqa: PTH112
     return on_one_line(next(barred, ""))
 
 
 def explain_unreadable(error: OSError) -> str:
-    """Say which file or folder the user may not read, with advice; empty if the error has a different cause."""
+    """Say which file or folder the user cannot read, with advice; empty if the error has a different cause."""
     if folder := _barred_folder(error):
         return f"{error.strerror}; you have no permission to access {folder}: {_ALLOW}"
     path = error.filename

@@ -214,7 +214,7 @@ def _silent(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
 
 
 def _not_whole(records: LaunchRecords, purpose: Purpose) -> LaunchVerdict | None:
-    """Return a verdict on a proof without comparisons or on damaged records, else None; all ranks ended well."""
+    """Return a verdict on a proof without comparisons or on damaged records, else None; all ranks succeeded."""
     if purpose == "proof" and not any(rank.of(Proof) for rank in records.ranks):
         return LaunchVerdict(status="failed", error="the proof made no comparison")
     if records.damage:

@@ -68,7 +68,9 @@ class CudaReplica(Replica):
         super().__init__(job)
         here = torch.cuda.device_count()
         if here < job.world_size:
-            raise ValueError(f"data_parallel at world size {job.world_size} needs as many GPUs; found {here}")
+            raise ValueError(
+                f"data_parallel at world size {job.world_size} needs {job.world_size} GPUs; found {here}"
+            )
         check_replicable(job.model)
         devices = list(range(job.world_size))
         self._own: OwnStep | None = None

@@ -108,7 +108,7 @@ def test_what_is_no_file_among_records_fails_its_launch_alone(
     before = ddpbench.load(run.path)
     launch = first_launch(run)
     change(launch.records(0))
-    assert "in a run directory a regular file is expected there" in read_launch(launch).damage[0]
+    assert "a run directory must have a regular file there" in read_launch(launch).damage[0]
     after = ddpbench.load(run.path)
     own = before["case_id"] == launch.path.parent.name
     assert list(before["launches"] - after["launches"]) == list(own.astype(int))

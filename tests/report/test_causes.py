@@ -206,7 +206,7 @@ def test_a_number_above_independent_ranks_has_no_upper_bound_beside_it() -> None
     for more, words in (
         (
             sharded,
-            "DDP 2,191 [2,152, 2,230]; independent ranks 2,710, no bound for FSDP, whose ranks do less each",
+            "DDP 2,191 [2,152, 2,230]; independent ranks 2,710, which do not bound FSDP, whose ranks do less each",
         ),
         ([case_row(slow, rate=900.0)], "DDP 2,191 [2,152, 2,230]; upper bound 2,710"),
     ):
@@ -215,7 +215,7 @@ def test_a_number_above_independent_ranks_has_no_upper_bound_beside_it() -> None
         picture = drawn(strategies.section(found.steps.launches, found.conclusions.findings, rows_of(found)))
         assert words in picture.alt
         assert ("upper bound" in picture.heading) is (more is not sharded), picture.heading
-        assert ("They are none for FSDP, whose ranks do less each." in picture.caption) is (more is sharded)
+        assert ("They do not bound FSDP, whose ranks do less each." in picture.caption) is (more is sharded)
 
 
 def test_without_losses_a_sentence_says_why() -> None:

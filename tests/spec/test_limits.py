@@ -147,7 +147,7 @@ def test_axes_are_counted_before_they_are_multiplied() -> None:
 def test_launches_are_counted_before_their_order_is_made() -> None:
     said = problem_of(f"[axes]\nseed = {list(range(100))}\n[budget]\nrounds_max = 1000")
     assert said == (
-        "budget.rounds_max: 1,000 given; 200 cases in as many rounds are 200,000 launches, but a plan must have "
+        "budget.rounds_max: 1,000 given; 200 cases in 1,000 rounds are 200,000 launches, but a plan must have "
         "100,000 at most"
     )
     assert problem_of("", "budget.rounds_max=1_000_000_000").startswith(

@@ -260,7 +260,7 @@ def _beside(shown: Sequence[tuple[str, Row]], rows: Sequence[Row]) -> str:
         return f"; no upper bound: independent ranks measured {bound.number}"
     less = {name: case for name, case in above if not is_bounded(case)}
     if less:
-        return f"; independent ranks {bound.number}, no bound for {_unbounded(less)}"
+        return f"; independent ranks {bound.number}, which do not bound {_unbounded(less)}"
     if above:
         return f"; independent ranks {bound.number}, the same within {100 * MARGIN:g} %"
     return f"; upper bound {bound.number}"
@@ -297,7 +297,7 @@ def _about_bounds(groups: _Groups) -> list[str]:
             f"{where} exchanges gradients: {why}",
         ]
     if less:
-        sentences.append(f"They are none for {_unbounded(less)}.")
+        sentences.append(f"They do not bound {_unbounded(less)}.")
     return sentences
 
 
@@ -308,7 +308,7 @@ def _unbounded(cases: Mapping[str, Case]) -> str:
         engine = traits_of(case).engine
         why = "whose ranks do less each" if engine == "torch" else f"which {engine} computes"
         by.setdefault(why, []).append(name)
-    return ", nor for ".join(f"{series_of(names)}, {why}" for why, names in by.items())
+    return ", nor ".join(f"{series_of(names)}, {why}" for why, names in by.items())
 
 
 def _table(panel: Panel, groups: _Groups, raw: Mapping[str, Sequence[float]]) -> Table:

@@ -44,7 +44,7 @@ class Fsdp(Strategy[FsdpOptions]):
     whole_state = False
     variants = ({"wrap": "whole"}, {"reshard_after_forward": False}, {"replicas": 2})
     note = (
-        "gloo has no reduce-scatter: torch's is an all-reduce of which each rank keeps its slice. A step "
+        "gloo has no reduce-scatter: torch's is an all-reduce, after which each rank keeps its slice. A step "
         "then moves up to 4(n-1)/n times the parameters' bytes over each link (two all-gathers and that), where it "
         "could be 3(n-1)/n. On the CPU every collective blocks the rank that computes: nothing is hidden, as it is "
         "on a GPU's streams. The optimizer goes through DTensor tensor by tensor, which for small ones takes longer "

@@ -66,7 +66,7 @@ class Pipeline(Strategy[PipelineOptions]):
             (share % count, f"microbatches = {count} does not divide {whose} of {share}"),
             (
                 options.order == "1f1b" and count < stages,
-                f"1f1b fills {stages} stages with as many microbatches: set microbatches = {stages} or more",
+                f"1f1b needs a microbatch for each of its {stages} stages: set microbatches = {stages} or more",
             ),
         )
 

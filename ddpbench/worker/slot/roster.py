@@ -241,14 +241,14 @@ def check_places(cases: Iterable[tuple[PlannedCase, int]], seats: Sequence[Seat]
             ]
             if several := _sharing_gpus(members):
                 lines.append(
-                    f"  {case.case_id} needs a GPU for each rank, and {several}: ask for as many GPUs as ranks"
+                    f"  {case.case_id} needs a GPU for each rank, and {several}: ask for one GPU per rank"
                 )
     if lines:
         more = [f"  and {len(lines) - 5} more"] if len(lines) > 5 else []
         listed = "\n".join([*lines[:5], *more])
         raise RequestError(
-            f"too few places for the plan; nothing was measured: {came} came. Start as many as "
-            f"ddpbench plan RUN_DIR says\n{listed}"
+            f"too few places for the plan; nothing was measured: {came} came. Start the number "
+            f"that ddpbench plan RUN_DIR prints\n{listed}"
         )
 
 

@@ -131,7 +131,7 @@ def endless(
                 if found > size or not steps:
                     raise ValueError(
                         f"the loader gave a batch of {found} samples, and {size} were asked for: "
-                        "loader(rank, world_size, batch) must give as many as `batch` says, or the data are too few. "
+                        "return batches of `batch` samples from loader(rank, world_size, batch), or use more data. "
                         "Where several samples are packed in a row, samples(self, batch) says how many there are"
                     )
                 continue
@@ -165,7 +165,7 @@ def _nothing(loader: Iterable[Any], epoch: int) -> str:
             workers = getattr(loader, "num_workers", 0)
             return (
                 f"the dataset gave this rank {found} samples, enough for a step of it ({size}), but none of its "
-                f"{workers} loader workers has as many for itself: use fewer loader_workers, a smaller batch or more "
+                f"{workers} loader workers has enough alone: use fewer loader_workers, a smaller batch or more "
                 "data"
             )
         return (

@@ -42,7 +42,7 @@ class DeepSpeed(Strategy[DeepSpeedOptions]):
     note = (
         "DeepSpeed has no communication hooks: its collectives are noted where it calls torch's, on the CPU, where "
         "each blocks the rank. On GPUs they run on its own streams and are not noted. Stages 1 and 2 all-reduce "
-        "buckets of which each rank keeps a slice, gather parameters after the update, and compute the norm of all "
+        "buckets, after which each rank keeps a slice, gather parameters after the update, and compute the norm of all "
         "gradients in every step, whether they are clipped or not. float64 is not proved: DeepSpeed updates weights in "
         "float32."
     )
