@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from ddpbench.report.cells import cells
 from ddpbench.text_safety import on_page
 
 _HERE = Path(__file__).parent
+_INTERVAL = re.compile(r"\[[^\[\]<>&]{3,28}\]")
 
 
 def environment(folder: Path = _HERE) -> jinja2.Environment:
@@ -25,12 +27,18 @@ def environment(folder: Path = _HERE) -> jinja2.Environment:
         finalize=_shown,
     )
     templates.filters["cells"] = cells
+    templates.filters["unbroken"] = unbroken
     return templates
 
 
 def page_style() -> Markup:
     """Return the style sheet of all pages."""
     return Markup((_HERE / "page.css").read_text(encoding="utf-8"))
+
+
+def unbroken(text: str) -> Markup:
+    """Return the text, escaped, with markup that keeps a line from breaking within an interval such as `[1.2, 1.4]`."""
+    return Markup(_INTERVAL.sub(r'<span class="unbroken">\g<0></span>', str(escape(on_page(text)))))
 
 
 def _shown(value: Any) -> Any:

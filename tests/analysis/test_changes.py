@@ -724,7 +724,7 @@ def test_rounds_that_are_far_slower_leave_no_verdict_and_pass_no_gate(tmp_path: 
     assert (changes.resolvable, changes.wanted_s) == (None, None)
     assert "would have been seen" not in headline(changes)
     assert not [line for line in remarks(changes) if "To resolve" in line or "Too few rounds" in line]
-    assert "A slow-down of up to 9.6 % of rounds may not have been seen." in remarks(changes)
+    assert "A slow-down that affects up to 9.6 % of rounds may have been missed." in remarks(changes)
 
 
 @pytest.mark.parametrize(("rounds", "wider"), [(11, False), (12, True), (40, True)])

@@ -55,7 +55,7 @@ def test_steps_are_longer_by_at_most_the_time_in_which_some_rank_works(
     frame: pd.DataFrame = load(run.path)
     assert list(frame["oversubscribed"]) == [crowded]
     sentences = " ".join(summarize(run).conclusions.validity)
-    assert ("kept out of headlines and fits" in sentences) is crowded
+    assert ("left out of fits" in sentences) is crowded
     assert ("no more of a step is waiting for cores" in sentences) is not crowded
     assert bool(conditions([found])) is (share is not None and share < MOST_SHARED)
 

@@ -57,7 +57,7 @@ def test_paper_has_no_terms_columns_or_toml_and_keeps_what_numbers_mean(opened: 
     assert page.evaluate(HEIGHTS, ["terms", "columns", "experiment", "reproduce"]) == [0, 0, 0, 0]
     shown = page.evaluate("document.body.innerText")
     for words in (
-        "of launches may not have been seen",
+        "of launches may have been missed",
         "did not reach the target half-width",
         "How a number is made",
         "Each strategy is proved before it is timed",

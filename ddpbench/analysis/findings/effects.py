@@ -13,7 +13,7 @@ from typing import Literal
 
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.judgement import RATIO_THRESHOLD, is_faster, plain, signed, takes_longer
+from ddpbench.analysis.statistics.judgement import RATIO_THRESHOLD, is_faster, plain, takes_longer
 from ddpbench.analysis.summary import DecidedClaim, HeldPair
 from ddpbench.naming import Namer, layout_in_words, layout_of
 from ddpbench.spec import Case
@@ -62,12 +62,10 @@ class ClaimedEffect:
 
         Args:
             before: the effect in the preceding phrase, whose words are not repeated.
-            leading: whether the phrase begins the sentence.
+            leading: whether the phrase begins a sentence that must begin with a number.
         """
         if self.kind == "growth":
-            start = "" if leading or (before is not None and before.kind == "growth") else "a step takes "
-            sizes = f"from {self.fast.words} to {self.slow.words} ranks"
-            phrase = f"{start}×{plain(self.ratio)} with {self.common} {sizes}"
+            phrase = self._growth(before, leading=leading)
         elif self.kind == "open":
             phrase = f"{self._both} cannot be told apart"
         elif self.kind == "equal":
@@ -88,9 +86,19 @@ class ClaimedEffect:
     def _equal(self, before: ClaimedEffect | None, *, leading: bool) -> str:
         low, high = self.ratio.low or 0.0, self.ratio.high or math.inf
         if leading:
-            return f"{self._both} differ by at most {format_at_most(max(high - 1, 1 - low))}"
-        whose = f"{self.common}'s steps" if self._follows(before) else f"steps of {self._both}"
-        return f"{whose} differ by {signed(self.ratio)}"
+            return f"{format_at_most(max(high - 1, 1 - low))} or less separates {self._both}"
+        bound = format_at_most(max(high - 1, 1 - low))
+        if self._follows(before):
+            return f"{self.common} differs by at most {bound}"
+        return f"steps of {self._both} differ by at most {bound}"
+
+    def _growth(self, before: ClaimedEffect | None, *, leading: bool) -> str:
+        sizes = f"from {self.fast.words} to {self.slow.words}"
+        if before is not None and before.kind == "growth":
+            return f"{plain(self.ratio)} times with {self.common} {sizes}"
+        if leading:
+            return f"{plain(self.ratio)} times as long takes a step with {self.common} {sizes} ranks"
+        return f"{sizes} ranks a step takes {plain(self.ratio)} times as long with {self.common}"
 
     def _faster(self, *, leading: bool) -> str:
         if leading:

@@ -120,11 +120,11 @@ def _sentence(group: InputGroup) -> Finding:
         verdict, end, more = "slower", f", is {_bound(group)}", tuple(_about_bound(group))
     elif all(member.verdict == "not input-bound" for member in decided):
         verdict = "equivalent"
-        end = f", is not input-bound: its step time differs by {gap} from that with data in memory"
+        end = f", is not input-bound: its step time differs by {gap} from that from memory"
         if len(decided) > 1:
             more = (f"no more {_listed([member for member in decided if member is not farthest])}",)
     else:
-        end = f": cannot be told input-bound or not: its step time differs by {gap} from that with data in memory"
+        end = f": cannot be told input-bound or not: its step time differs by {gap} from that from memory"
     return Finding(
         kind="inputs",
         text=_said(run, end),

@@ -122,8 +122,8 @@ def _crowded(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
     crowded = [case for case in measured if case.oversubscribed]
     if crowded:
         yield (
-            f"{names.count(crowded)} ran with more ranks than cores (oversubscribed): their numbers are kept out of "
-            f"headlines and fits, and in claims their intervals allow for it{names.listed(crowded)}."
+            f"{names.count(crowded)} ran with more ranks than cores (oversubscribed): their numbers are left out of "
+            f"fits and of findings other than claims, whose intervals allow for it{names.listed(crowded)}."
         )
     roomy = [case for case in measured if case.planned.oversubscribed and not case.oversubscribed]
     if roomy:

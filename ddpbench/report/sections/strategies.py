@@ -200,6 +200,11 @@ def _rate(row: Row) -> Interval:
     return row.samples_per_s
 
 
+def _title_rate(row: Row) -> str:
+    """Return the throughput with three digits, because a title has no intervals that justify more or fewer."""
+    return number(_rate(row).value)
+
+
 def _title(panel: Panel, groups: _Groups) -> str:
     """Return the finding: the throughputs at the number of ranks that `_ranked` returns, and their upper bound."""
     found = _ranked(groups)
@@ -210,19 +215,19 @@ def _title(panel: Panel, groups: _Groups) -> str:
     size, ranked, fair = found
     where = f"At {ranks(size)}"
     (fast, first), (slow, last) = ranked[0], ranked[-1]
-    listed = series_of([valued(name, _rate(row).number) for name, row in ranked])
+    listed = series_of([valued(name, _title_rate(row)) for name, row in ranked])
     beside = _beside(ranked, [row for _, row in fair])
     if len(ranked) == 1:
-        one = f"{where} {fast} trains {_rate(first).number} samples/s"
-        return first_short(f"{one}{beside}", one, f"{where}: {_rate(first).number} samples/s")
+        one = f"{where} {fast} trains {_title_rate(first)} samples/s"
+        return first_short(f"{one}{beside}", one, f"{where}: {_title_rate(first)} samples/s")
     return first_short(
         *(
             [f"{where}, samples/s: {listed}{beside}", f"{where}, samples/s: {listed}"]
             if len(ranked) <= 3
             else []
         ),
-        f"{where} throughput is {_rate(last).number} ({slow}) to {_rate(first).number} samples/s ({fast})",
-        f"{where} throughput is {_rate(last).number} to {_rate(first).number} samples/s",
+        f"{where} throughput is {_title_rate(last)} ({slow}) to {_title_rate(first)} samples/s ({fast})",
+        f"{where} throughput is {_title_rate(last)} to {_title_rate(first)} samples/s",
     )
 
 
