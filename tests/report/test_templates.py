@@ -1,0 +1,22 @@
+"""Text in templates: intervals are kept on one line, and everything else is escaped."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddpbench.report.templates import environment, unbroken
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("1.8 [1.7, 1.9] times", '1.8 <span class="unbroken">[1.7, 1.9]</span> times'),
+        ("11 % [just above 0, 23]", '11 % <span class="unbroken">[just above 0, 23]</span>'),
+        ("<b>[1, 2]</b>", '&lt;b&gt;<span class="unbroken">[1, 2]</span>&lt;/b&gt;'),
+        ("[<script>x</script>]", "[&lt;script&gt;x&lt;/script&gt;]"),
+        (f"[{'a' * 29}]", f"[{'a' * 29}]"),
+    ],
+)
+def test_an_interval_does_not_break(text: str, shown: str) -> None:
+    assert unbroken(text) == shown
+    assert environment().from_string("{{ text|unbroken }}").render(text=text) == shown
