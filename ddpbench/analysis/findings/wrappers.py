@@ -86,7 +86,8 @@ def _finding(
     rest = ""
     if others and most > 0:
         bound = format_at_most(most)
-        rest = f"; others: no cost shown (up to {bound} possible)" if slower else f"; a step takes {bound} longer at most"
+        of_others = f"others: no cost shown (up to {bound} possible)"
+        rest = f"; {of_others if slower else f'a step takes {bound} longer at most'}"
     full = [f"{called(run, family)} by {longer(found.ratio)}" for run, found in slower]
     bare = [f"{called(run, family)} by {100 * (found.ratio.value - 1):.0f} %" for run, found in slower]
     texts = [f"{head}{': ' if slower else ''}{', '.join(full)}{rest}"]

@@ -42,7 +42,9 @@ def missed_share(rounds: int) -> float:
 
 def missed_words(count: int, noun: Literal["rounds", "launches"]) -> str:
     """State the share of rounds or launches that may be slow although none of `count` is."""
-    return f"a slow-down that affects up to {format_at_most(missed_share(count))} of {noun} may have been missed"
+    return (
+        f"a slow-down that affects up to {format_at_most(missed_share(count))} of {noun} may have been missed"
+    )
 
 
 def mean_and_further(logs: Sequence[float]) -> tuple[float, float]:
