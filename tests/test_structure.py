@@ -148,8 +148,9 @@ PROSE = ("report", "analysis/findings", "analysis/overview", "analysis/scaling")
 FORMATS = (
     *(f"report/draw/{name}.py" for name in ("canvas", "marks", "png", "slide", "slim", "texts", "theme")),
     "report/embedded.py",
+    "report/templates.py",
 )
-"""Files in these that write formats: lines as wide as a picture, SVG, PNG, addresses in HTML."""
+"""Files in these that write formats: lines as wide as a picture, SVG, PNG, HTML."""
 EDITS = {
     *(
         "capitalize",
