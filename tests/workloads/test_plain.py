@@ -183,8 +183,8 @@ def test_a_model_that_is_no_module_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "given", "said"),
     [
-        ("dataset", None, r"dataset\(\) returned None; it must return a dataset"),
-        ("dataset", iter([1]), r"dataset\(\) returned a list_iterator; it must return a dataset"),
+        ("dataset", None, r"dataset\(\) returned None; it must return an IterableDataset"),
+        ("dataset", iter([1]), r"dataset\(\) returned a list_iterator; it must return an IterableDataset"),
         ("loader", None, r"loader\(\) returned None; it must return an iterable of batches"),
     ],
 )

@@ -41,7 +41,7 @@ The warm-up lasts at most a fifth of it (`ddpbench.measure.blocks.WARMUP_SHARE`)
 """
 LEAST_STEPS = 30
 ENOUGH_S = 5.0
-"""If no number of steps is given, measure for at least this many seconds and at least `LEAST_STEPS` steps."""
+"""If no number of steps is given, measure for this many seconds, but at least `LEAST_STEPS`, at most `MOST_STEPS`."""
 MOST_STEPS = 1000
 BLOCK_S = 0.4
 """Approximate time in seconds after which the clock's marks are resolved."""
