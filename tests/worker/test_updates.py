@@ -304,7 +304,7 @@ def test_state_outside_of_the_model_is_named_and_no_type_is_proved() -> None:
     for found in run_ranks(each_reason, 2, list(kept), ["ddp"]):
         for (name, _), (passed, why) in found.items():
             assert passed, name
-            assert f"it keeps state outside of the model ({kept[name]}), so that a later call" in why, why
+            assert f"it keeps state outside of the model ({kept[name]}), so a later call returns" in why, why
     for found in run_ranks(each_reason, 2, ["StepsForAll"], ["ddp"]):
         ((_, why),) = found.values()
         assert "keeps state outside of the model (StepsForAll.made in update_models.py)" in why, why
