@@ -135,15 +135,12 @@ LAWS = {
     "claim_data_parallel": 2 * ["DataParallel (threads)", "DDP"],
     "claim_input_bound": 6 * ["DDP"],
     "frameworks": [
-        *(
-            "DDP",
-            "Accelerate",
-            "Lightning api=trainer",
-            "Lightning api=fabric",
-            "the HF Trainer",
-            "DeepSpeed",
-        ),
-        *("TF Mirrored", "TF MultiWorker"),
+        "DDP",
+        "Accelerate",
+        "Lightning api=trainer",
+        "Lightning api=fabric",
+        "the HF Trainer",
+        "DeepSpeed",
     ],
     "quick-two-cores-gloo": [
         "independent ranks",

@@ -158,6 +158,8 @@ def codes(rest: str) -> tuple[int, ...]:
         return EMPTY[command] if place == "users-empty" else (2,)
     if place == "limited" or (place.startswith("limited") and command.endswith("markdown")):
         return FINE  # a small output may fit
+    if place.startswith("limited") and command.startswith(("compare", "history")):
+        return (1,)  # their table is printed by then
     return PLACES[place][2] if place in PLACES else (0,)
 
 

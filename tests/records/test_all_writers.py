@@ -98,7 +98,6 @@ REMOVERS = {
     "features/allocation/report/__init__.py:_write_all:path.unlink": "files that it has just written",
     "cli/baseline.py:_remove:path.unlink": "the baseline that its user names, in .benchmarks",
     "cli/bisect.py:_removed_if_refused:out.rmdir": "a folder that it has made, if empty",
-    "launch/merge/launches.py:_copy_launch:copy.unlink": "a copy that it has just made",
     "launch/interleave/sides.py:_exported:index.unlink": "the same: its index",
     "guard.py:Traces.remove:folder.rmdir": "torch.compile's cache in a run directory, if empty",
     "guard.py:_holds_sockets:os.unlink": "a socket that it has just made",
