@@ -71,10 +71,16 @@ def shared_module() -> str:
     for name, module in sorted(sys.modules.copy().items()):
         file = getattr(module, "__file__", None)
         top = name.partition(".")[0]
-        if not isinstance(file, str) or top in ("ddpbench", "__main__") or top in sys.stdlib_module_names:
+        if (
+            not isinstance(file, str)
+            or not Path(file).is_absolute()
+            or top in ("ddpbench", "__main__")
+            or top in sys.stdlib_module_names
+        ):
             continue
         folder = _resolved(os.path.dirname(file))  # noqa: PTH120  thousands of modules
         path = folder / os.path.basename(file)  # noqa: PTH119
+        path = path.resolve() if path.is_symlink() else path
         root = innermost(path, roots)
         if root == own:
             continue

@@ -55,7 +55,7 @@ def test_of_cases_that_cannot_be_told_apart_the_reference_is_used_and_no_other_i
     """Whichever case happens to be the fastest: a choice by the mean would be luck."""
     said = answer(summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 11.9}, noise=0.08))
     assert said.startswith("2 ranks with DDP train 1.9")
-    assert " times as fast as one rank; no strategy is shown to be faster (6 rounds resolve " in said
+    assert " times as fast as one rank; no strategy is shown to be faster (6 rounds tell " in said
     assert "; the step of DDP is at most " in said
     assert "master takes" not in said
 

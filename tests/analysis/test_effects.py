@@ -132,7 +132,7 @@ def test_steps_of_several_strategies_are_compared_by_length(tmp_path: Path) -> N
 
 def test_what_is_slower_than_one_rank_everywhere_is_said_in_the_answer(tmp_path: Path) -> None:
     text = first(tmp_path, {SINGLE: 10, DDP: 40, MASTER: 80}, claim("DDP wins", (DDP, MASTER), answers="yes"))
-    assert text.endswith("; all are slower than one rank (2 to 4 times)."), text
+    assert text.endswith("; all are slower than one rank (at least 1.9 times)."), text
     said = first(
         tmp_path / "b", {SINGLE: 10, DDP: 12, MASTER: 80}, claim("DDP wins", (DDP, MASTER), answers="yes")
     )
@@ -166,9 +166,9 @@ def test_an_option_that_claims_compare_is_answered_with_its_best_value(tmp_path:
         ([("holds", "no", ())], "no"),
         ([("holds", "yes", ()), ("does not hold", "no", ("does not hold",))], "yes"),
         ([("holds in part", "yes", ("holds", "does not hold"))], "no"),
-        ([("holds in part", "yes", ("holds", "cannot tell"))], "it depends"),
+        ([("holds in part", "yes", ("holds", "cannot tell"))], ""),
         ([("holds", "yes", ()), ("does not hold", "yes", ("does not hold",))], "it depends"),
-        ([("holds", "yes", ()), ("cannot tell", "yes", ("cannot tell",))], "it depends"),
+        ([("holds", "yes", ()), ("cannot tell", "yes", ("cannot tell",))], ""),
         ([("cannot tell", "yes", ("cannot tell",))], ""),
         ([("holds", None, ()), ("does not hold", None, ("does not hold",))], ""),
         ([("holds in part", None, ("holds", "does not hold"))], "it depends"),

@@ -168,9 +168,18 @@ def test_the_note_has_the_parameter_with_the_largest_error_and_any_unexplained_e
 
 
 def explained(
-    monkeypatch: pytest.MonkeyPatch, own: list[float], rounding: list[float], *, again: float = 1.0
+    monkeypatch: pytest.MonkeyPatch,
+    own: list[float],
+    rounding: list[float],
+    *,
+    again: float = 1.0,
+    twice: float = 1.0,
 ) -> bool:
-    """Return whether rounding explains an error of parameters that change from 0 to 1; `again` repeats the change."""
+    """Return whether rounding explains an error of parameters that change from 0 to 1.
+
+    `again` repeats the change, and `twice` repeats it with twice the loss.
+    """
+    monkeypatch.setattr(unproved, "changes_of_twice", lambda *_: {"a": torch.full((2,), twice)})
     measured = {"a": torch.full((2,), again)}, {"a": torch.tensor(rounding)}
     monkeypatch.setattr(unproved, "rounding_of_changes", lambda *_, **__: measured)
     one_process: Any = None
@@ -201,6 +210,14 @@ def test_a_training_that_does_not_repeat_is_not_explained_by_rounding(
 ) -> None:
     assert not explained(monkeypatch, [1.0, 1.5], [0.0, 0.6], again=1.2)
     assert not explained(monkeypatch, [1.0, 1.5], [0.0, 0.6], again=math.nan)
+
+
+@pytest.mark.parametrize("twice", [1.01, 0.5, math.nan])
+def test_a_backward_that_is_not_linear_is_not_explained_by_rounding(
+    monkeypatch: pytest.MonkeyPatch, twice: float
+) -> None:
+    """For example, if a hook normalises gradients."""
+    assert not explained(monkeypatch, [1.0, 1.5], [0.0, 0.6], twice=twice)
 
 
 def test_gradients_are_explained_by_their_own_rounding_and_none_without_a_gradient() -> None:

@@ -434,8 +434,8 @@ def _undecided(choice: Choice, other: CaseRun, doubt: Judgement) -> str:
     known = format_at_most(math.sqrt(high / low) - 1)
     digits = 1 - math.floor(math.log10(needed))
     return (
-        f"{counted(doubt.rounds, 'round')} resolve differences from {called(other, choice.ranked)} of {known}; "
-        f"{MARGIN_WORDS} would take about {round(needed, digits):,.0f} rounds"
+        f"{counted(doubt.rounds, 'round')} tell the ratio to {called(other, choice.ranked)} to ±{known}; "
+        f"±{MARGIN_WORDS} would take about {round(needed, digits):,.0f} rounds"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,12 +18,11 @@ from ddpbench.units import format_two_digits
 class BelowOne:
     """Cases of several ranks that are all shown to train slower than their base cases.
 
-    `least` and `most` are the base case's samples/s divided by a case's, for the fastest and the slowest of them.
+    `least` is the smallest of the lower bounds of the base case's samples/s divided by a case's.
     """
 
     cases: int
     least: float
-    most: float
 
     @property
     def clause(self) -> str:
@@ -38,8 +38,8 @@ class BelowOne:
 
     @property
     def _times(self) -> str:
-        ends = [format_two_digits(end) for end in (self.least, self.most)]
-        return f"{' to '.join(dict.fromkeys(ends))} times"
+        exponent = 1 - math.floor(math.log10(self.least))
+        return f"at least {format_two_digits(math.floor(self.least * 10**exponent) / 10**exponent)} times"
 
 
 def all_below_one(cases: Sequence[CaseRun]) -> BelowOne | None:
@@ -63,5 +63,5 @@ def all_below_one(cases: Sequence[CaseRun]) -> BelowOne | None:
             return None
         if rate.high / (1 - shared) >= 1:
             return None
-        found.append(1 / rate.value)
-    return BelowOne(cases=len(found), least=min(found), most=max(found)) if found else None
+        found.append((1 - shared) / rate.high)
+    return BelowOne(cases=len(found), least=min(found)) if found else None

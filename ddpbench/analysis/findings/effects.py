@@ -85,9 +85,9 @@ class ClaimedEffect:
 
     def _equal(self, before: ClaimedEffect | None, *, leading: bool) -> str:
         low, high = self.ratio.low or 0.0, self.ratio.high or math.inf
+        bound = format_at_most(max(high - 1, 1 / low - 1 if low else math.inf))
         if leading:
-            return f"{format_at_most(max(high - 1, 1 - low))} or less separates {self._both}"
-        bound = format_at_most(max(high - 1, 1 - low))
+            return f"{bound} or less separates {self._both}"
         if self._follows(before):
             return f"{self.common} differs by at most {bound}"
         return f"steps of {self._both} differ by at most {bound}"
@@ -111,9 +111,16 @@ class ClaimedEffect:
         return f"{self.common} is {is_faster(self.ratio)} {sides}"
 
     def _follows(self, before: ClaimedEffect | None) -> bool:
-        """Return whether the preceding effect compares the same two settings, so that only the strategy is new."""
-        sides = {self.fast.words, self.slow.words}
-        return before is not None and bool(self.common) and {before.fast.words, before.slow.words} == sides
+        """Return whether the preceding effect compares the same two settings, so that only the strategy is new.
+
+        For settings of different speed, it must also have the same setting as the faster one.
+        """
+        if before is None or not self.common or not before.common:
+            return False
+        mine, others = (self.fast.words, self.slow.words), (before.fast.words, before.slow.words)
+        if self.kind == "equal":
+            return {*mine} == {*others}
+        return before.kind == self.kind and before.steps == self.steps and mine == others
 
     def _on(self, side: str) -> str:
         """Return a side's words with `on` or `with` before a setting; a strategy's name gets neither."""
@@ -134,14 +141,21 @@ def opening_of(claims: Sequence[DecidedClaim]) -> Opening:
 
     A claim that holds gives the answer that it names. A claim that is refuted for any of its pairs gives the opposite.
     The result is `yes` or `no` if all claims on the question give this answer. It is `it depends` if they give
-    different answers, if only some of them give one, or if any claim holds only in part. Otherwise it is empty.
+    different answers, or if some pairs show a claim on the question while others are refuted or shown to be equal.
+    Otherwise, also if the other pairs are merely undecided, it is empty.
     """
     found = {_answer(one) for one in claims if one.answers is not None}
     if found == {True}:
         return "yes"
     if found == {False}:
         return "no"
-    return "it depends" if len(found) > 1 or any(one.verdict == "holds in part" for one in claims) else ""
+    partly = True in found or False in found or any(one.verdict == "holds in part" for one in claims)
+    against = any(
+        held.verdict == "does not hold" or (one.kind == "as fast" and held.verdict == "holds")
+        for one in claims
+        for held in one.pairs
+    )
+    return "it depends" if {True, False} <= found or (partly and against) else ""
 
 
 def _answer(claim: DecidedClaim) -> bool | None:

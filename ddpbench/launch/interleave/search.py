@@ -42,7 +42,7 @@ for finder in sys.meta_path:
 for dist in metadata.distributions():
     try:
         origin = json.loads(dist.read_text("direct_url.json") or "{}")
-        if origin.get("dir_info", {}).get("editable") or not origin.get("url", "").startswith("file://"):
+        if "dir_info" not in origin or origin["dir_info"].get("editable") or not origin.get("url", "").startswith("file://"):
             continue
         source = unquote(urlsplit(origin["url"]).path)
         for file in dist.files or ():

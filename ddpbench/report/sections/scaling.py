@@ -226,7 +226,6 @@ def _title(panel: Panel, series: Sequence[Series]) -> str:
         ),
         *([f"{where}, times as fast as one rank: {listed}"] if len(found) <= _MOST_MARKED else []),
         f"{where} training is {times(least)} ({slow}) to {times(best)} ({fast}) times as fast as one rank",
-        f"{where} training is {times(least)} ({slow}) to {times(best)} ({fast}) times as fast",
         f"{where} training is {times(least)} to {times(best)} times as fast as with one rank",
     )
 

@@ -67,9 +67,7 @@ def section(times: Sequence[RankTimes], rows: Sequence[Row], first: Sequence[str
     drawn = _drawn(cases, first)
     rest = len(cases) - len(drawn)
     notes = (
-        [
-            f"{len(drawn)} of {len(cases)} cases are drawn, those of most ranks first; the data to download have all."
-        ]
+        [f"{len(drawn)} of {len(cases)} cases are drawn, the answer's first; the data to download have all."]
         if rest
         else []
     )
@@ -144,7 +142,7 @@ def _picture(cases: Sequence[Strips], missing: Mapping[str, str]) -> Picture:
             ),
             *_omitted(cases),
             "Ticks are at every fifth percentile of single steps, of all launches together.",
-            "In synchronous training all ranks' steps are equally long: the table says which rank the others wait for.",
+            "In synchronous training all ranks' steps are equally long: waiting times tell which rank is slow.",
         ],
     )
     return Picture(
@@ -195,14 +193,15 @@ def _title(cases: Sequence[Strips]) -> str:
     share, case, waiting = max(waits, key=lambda found: found[0], default=(0.0, fair[0], fair[0].ranks[0]))
     if share >= MARGIN:
         size = milliseconds(waiting.exposed_wait_s or 0.0)
-        if min(each.exposed_wait_s or 0.0 for each in case.ranks) > _MUTUAL * (waiting.exposed_wait_s or 0.0):
+        least = min(each.exposed_wait_s or 0.0 for each in case.ranks)
+        if len(case.ranks) > 1 and least > _MUTUAL * (waiting.exposed_wait_s or 0.0):
             each_other = f"wait for each other, up to {size} ms"
             who = f"Ranks of {_called(case, cases)}"
             return first_short(
                 f"{who} {each_other} a step", f"{who} {each_other}", f"Ranks {each_other} a step"
             )
         whom = "other ranks"
-        if waiting.ranks == 2:
+        if case.row.case.world_size == 2:
             whom = next((f"rank {one.rank}" for one in case.ranks if one is not waiting), whom)
         return first_short(
             f"Rank {waiting.rank} of {_called(case, cases)} waits {size} ms a step for {whom}",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 
 import torch
 
@@ -19,7 +18,7 @@ def rounding_of_average(one: OneProcess) -> dict[str, float]:
     Errors are fractions of the norm of all gradients together. All ranks must call this function together.
     """
     whole = float(norm(list(one.average_afresh().values())))
-    errors = rounding_of(one.average_afresh, partial(_disturbed, one))
+    errors = rounding_of(one.average_afresh, lambda seed: _disturbed(one, factor_of(seed)))
     return {name: float(norm([error])) / whole if whole else 0.0 for name, error in errors.items()}
 
 
@@ -32,18 +31,32 @@ def rounding_of_changes(
     initial parameters are changed too. All ranks must call this function together.
     """
 
-    def changes() -> Tensors:
-        model = one.fresh()
-        before = {name: each.detach().clone() for name, each in model.named_parameters()}
-        return {name: after - before[name] for name, after in train(model).items()}
+    return repeated(
+        lambda: _changes(one, train),
+        lambda seed: _disturbed(one, factor_of(seed), seed if parameters else None),
+    )
 
-    return repeated(changes, partial(_disturbed, one, parameters=parameters))
+
+def changes_of_twice(one: OneProcess, train: Callable[[torch.nn.Module], Tensors]) -> Tensors:
+    """Repeat a training with twice the loss and half its gradients; return the changes of parameters.
+
+    Both factors are exact, so a backward that is linear in the loss gives the same bits. For any other backward, such
+    as one with a hook that normalises gradients, other factors do not show rounding. All ranks must call this together.
+    """
+    with _disturbed(one, 2.0, None):
+        return _changes(one, train)
+
+
+def _changes(one: OneProcess, train: Callable[[torch.nn.Module], Tensors]) -> Tensors:
+    model = one.fresh()
+    before = {name: each.detach().clone() for name, each in model.named_parameters()}
+    return {name: after - before[name] for name, after in train(model).items()}
 
 
 @contextmanager
-def _disturbed(one: OneProcess, seed: int, *, parameters: bool = False) -> Iterator[None]:
-    """Make `one` compute with different roundings. If `parameters`, its parameters also differ in their last digit."""
-    one.factor, one.perturbation = factor_of(seed), seed if parameters else None
+def _disturbed(one: OneProcess, factor: float, seed: int | None = None) -> Iterator[None]:
+    """Make `one` multiply its loss by a factor; with a seed, its parameters also differ in their last digit."""
+    one.factor, one.perturbation = factor, seed
     try:
         yield
     finally:

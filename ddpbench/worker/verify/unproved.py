@@ -15,7 +15,11 @@ import torch
 
 from ddpbench.collectives.exchange import gather_values
 from ddpbench.records import ROUNDING_ALONE, ComparedQuantity, Proof
-from ddpbench.worker.verify.measured_rounding import rounding_of_average, rounding_of_changes
+from ddpbench.worker.verify.measured_rounding import (
+    changes_of_twice,
+    rounding_of_average,
+    rounding_of_changes,
+)
 from ddpbench.worker.verify.one_process import ComparingRank, OneProcess
 from ddpbench.worker.verify.rounding import real
 from ddpbench.worker.verify.tolerances import Tolerances
@@ -77,10 +81,11 @@ class FailedChange:
     def explained(self, one: OneProcess) -> Explained:
         """Repeat one process's training with other roundings, and return how much of the error these explain.
 
-        `Explained.whole` is false if one process's training gives other results even with the same roundings. All ranks
-        must call this method together.
+        `Explained.whole` is false if one process's training gives other results even with the same roundings, or if
+        its backward is not linear in the loss. All ranks must call this method together.
         """
         plain, rounding = rounding_of_changes(one, self.train, parameters=False)
+        twice = changes_of_twice(one, self.train)
         known = [name for name in self.own if name in self.before]
         changes = {name: real(self.expected[name] - self.before[name]) for name in known}
         scale = float(norm(list(changes.values())))
@@ -88,7 +93,11 @@ class FailedChange:
         gaps = {name: float(norm([self.own[name] - self.expected[name]])) for name in self.own}
         name = max(gaps, key=lambda each: gaps[each], default="")
         left, _ = without_rounding(self.before, self.own, self.expected, rounding)
-        repeats = plain.keys() >= set(known) and again <= self.allowed * scale
+        bent = float(
+            norm([real(twice[name]) - plain[name] for name in known if name in plain and name in twice])
+        )
+        limit = self.allowed * scale
+        repeats = plain.keys() >= set(known) and again <= limit and bent <= limit
         measured = float(norm([rounding[name]])) if name in rounding else 0.0
         return Explained(
             repeats and left <= self.allowed,
