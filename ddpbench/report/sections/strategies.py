@@ -25,6 +25,7 @@ from ddpbench.report.words import launches_each, not_drawn, number, ranks, serie
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import UNDISTURBED
 from ddpbench.strategies.traits import traits_of
+from ddpbench.units import format_number
 
 if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
@@ -201,8 +202,8 @@ def _rate(row: Row) -> Interval:
 
 
 def _title_rate(row: Row) -> str:
-    """Return the throughput with three digits, because a title has no intervals that justify more or fewer."""
-    return number(_rate(row).value)
+    """Return the throughput with three or four digits, because a title has no intervals that justify more or fewer."""
+    return format_number(_rate(row).value)
 
 
 def _title(panel: Panel, groups: _Groups) -> str:
