@@ -38,7 +38,7 @@ def page_style() -> Markup:
 
 def unbroken(text: str) -> Markup:
     """Return the text, escaped, with markup that keeps a line from breaking within an interval such as `[1.2, 1.4]`."""
-    return Markup(_INTERVAL.sub(r'<span class="unbroken">\g<0></span>', str(escape(on_page(text)))))
+    return Markup(_INTERVAL.sub(r'<span class="interval">\g<0></span>', str(escape(on_page(text)))))
 
 
 def _shown(value: Any) -> Any:

@@ -126,5 +126,5 @@ def test_a_kept_run_has_an_answer_of_few_words(name: str) -> None:
 def test_the_answer_says_that_every_case_is_slower_than_one_rank() -> None:
     """`hybrid` answers that a hybrid is faster than a plain strategy, and one rank is ten times as fast as that."""
     first = summarize(RunDir(REPORTS / "hybrid")).conclusions.answer[0]
-    assert first.text.endswith("; all are slower than one rank (9.9 to 29 times).")
+    assert first.text.endswith("; all are slower than one rank (at least 2.5 times).")
     assert first.beneath[1] == "3 of 3 claims hold"

@@ -10,9 +10,9 @@ from ddpbench.report.templates import environment, unbroken
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("1.8 [1.7, 1.9] times", '1.8 <span class="unbroken">[1.7, 1.9]</span> times'),
-        ("11 at most [just above 0, 23]", '11 at most <span class="unbroken">[just above 0, 23]</span>'),
-        ("<b>[1, 2]</b>", '&lt;b&gt;<span class="unbroken">[1, 2]</span>&lt;/b&gt;'),
+        ("1.8 [1.7, 1.9] times", '1.8 <span class="interval">[1.7, 1.9]</span> times'),
+        ("11 at most [just above 0, 23]", '11 at most <span class="interval">[just above 0, 23]</span>'),
+        ("<b>[1, 2]</b>", '&lt;b&gt;<span class="interval">[1, 2]</span>&lt;/b&gt;'),
         ("[<script>x</script>]", "[&lt;script&gt;x&lt;/script&gt;]"),
         (f"[{'a' * 29}]", f"[{'a' * 29}]"),
     ],
