@@ -63,7 +63,9 @@ def is_known(source: str | Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    "source", filter(is_known, [RARE, MORE, *SCRIPTS.values()]), ids=lambda one: getattr(one, "stem", "rare")
+    "source",
+    [*filter(is_known, [RARE, MORE, *SCRIPTS.values()])],
+    ids=lambda one: getattr(one, "stem", "rare"),
 )
 def test_they_are_those_of_ast_in_the_same_order(source: str | Path) -> None:
     tree = parsed(source if isinstance(source, str) else source.read_text(encoding="utf-8"))
