@@ -6,12 +6,13 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from ddpbench.analysis import Finding, summarize
-from ddpbench.analysis.findings.effects import Opening, opening_of
+from ddpbench.analysis.findings.effects import ClaimedEffect, Opening, PairSide, opening_of
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.summary import ClaimVerdict, DecidedClaim, HeldPair, PairVerdict
 from ddpbench.records import RunDir
 from ddpbench.spec import Budget, Case
@@ -207,3 +208,26 @@ def test_the_first_layout_of_an_answer_says_what_it_counts(tmp_path: Path) -> No
     text = first(tmp_path, steps, one_node, equal)
     assert text.startswith("It depends: master is 3.0")
     assert "] times as fast on 1 node x 4 ranks as on 4 x 1; ring (DDP) differs by at most " in text
+
+
+def effect(common: str, fast: str, slow: str, kind: Literal["faster", "equal"] = "faster") -> ClaimedEffect:
+    """Return an effect between two settings of the strategy `common`."""
+    ratio = Interval(2.0, 1.9, 2.1) if kind == "faster" else Interval(1.0, 0.8, 1.02)
+    sides = [PairSide(words=words, spelled=words) for words in (fast, slow)]
+    return ClaimedEffect(
+        pair=frozenset((fast, slow)), kind=kind, ratio=ratio, fast=sides[0], slow=sides[1], common=common
+    )
+
+
+def test_a_second_effect_is_shortened_only_if_the_same_setting_is_faster() -> None:
+    first, alike, reverse = effect("master", "a", "b"), effect("ring", "a", "b"), effect("ring", "b", "a")
+    assert alike.text(first) == "ring 2.0 [1.9, 2.1] times as fast"
+    assert reverse.text(first) == "ring is 2.0 [1.9, 2.1] times as fast with b as with a"
+    assert alike.text(effect("master", "a", "b", "equal")) == alike.text()
+
+
+def test_settings_that_are_equal_differ_by_at_most_the_further_end_of_the_interval() -> None:
+    """Steps with `b` may take 25 % longer: 1 / 0.8."""
+    assert (
+        effect("ring", "b", "a", "equal").text(effect("master", "a", "b")) == "ring differs by at most 25 %"
+    )
