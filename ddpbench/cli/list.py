@@ -82,13 +82,10 @@ def _sections() -> dict[str, dict[str, str]]:
 
 def _hidden(commands: Iterable[str]) -> list[str]:
     """Return sentences about names of packages that ddpbench's own names hide; `commands` are ddpbench's commands."""
-    from ddpbench.collectives import NAMES
     from ddpbench.installed import hidden
-    from ddpbench.strategies import TABLE
-    from ddpbench.workloads import TABLE as WORKLOADS
+    from ddpbench.launch.shipped_names import hidden_names
 
-    shipped = {"workload": WORKLOADS, "strategy": TABLE, "algorithm": NAMES, "command": commands}
-    return [sentence for kind, names in shipped.items() for sentence in hidden(kind, names).values()]
+    return [*hidden_names(), *hidden("command", commands).values()]
 
 
 def _summaries(table: Mapping[str, Entry]) -> dict[str, str]:

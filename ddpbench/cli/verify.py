@@ -76,7 +76,7 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from ddpbench.launch.own_workloads import hidden_names
+    from ddpbench.launch.shipped_names import hidden_names
     from ddpbench.launch.verify import owned_overrides, registered_names, verification_cases, verify
     from ddpbench.strategies import TABLE
 

@@ -16,7 +16,8 @@ from ddpbench import user_files
 from ddpbench.errors import StrategyError
 from ddpbench.installed import listed, packages_with
 from ddpbench.launch.own_classes import has_own_step, not_an_algorithm
-from ddpbench.launch.own_workloads import SHIPPED, check_file, check_profile, located, owner_of, resolved
+from ddpbench.launch.own_workloads import check_file, check_profile, located, owner_of, resolved
+from ddpbench.launch.shipped_names import SHIPPED
 from ddpbench.spec import Case, StrategyInfo, WorkloadInfo
 from ddpbench.strategies import TABLE, Strategy, load_strategy, own_step_reason
 from ddpbench.strategies.traits import stated_traits

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ddpbench.collectives import NAMES as ALGORITHMS
 from ddpbench.errors import RequestError, meant_path
-from ddpbench.installed import hidden, path_of
+from ddpbench.installed import path_of
 from ddpbench.launch.own_classes import missing, missing_module
+from ddpbench.launch.shipped_names import SHIPPED, hidden_names
 from ddpbench.planted import is_planted
 from ddpbench.records.rundir import is_run
 from ddpbench.spec import OWN_TYPES, Experiment, PlannedCase
 from ddpbench.spec.claims import SIDES
-from ddpbench.strategies import TABLE as STRATEGIES
 from ddpbench.text_safety import command
 from ddpbench.user_files import is_import_path as is_own
-from ddpbench.workloads import TABLE as WORKLOADS
 from ddpbench.workloads import is_import_path, load_workload
 from ddpbench.workloads.shipped import PREFIX, is_path, profile_path
 
@@ -43,20 +41,6 @@ def resolved(kind: str, name: str) -> str:
     if name in SHIPPED[kind] or name.partition(":")[0] in SHIPPED[kind] or is_own(name):
         return name
     return path_of(kind, name) or name
-
-
-def hidden_names(named: Mapping[str, Iterable[str]] | None = None) -> list[str]:
-    """Return sentences about packages' strategies, workloads and algorithms that ddpbench's own of the same name hide.
-
-    `named` maps kinds to the names in an experiment, and limits the result to these names.
-    """
-    kinds = SHIPPED if named is None else named
-    return [
-        sentence
-        for kind in kinds
-        for name, sentence in hidden(kind, SHIPPED[kind]).items()
-        if named is None or name in {one.partition(":")[0] for one in named[kind]} | {*named[kind]}
-    ]
 
 
 def hidden_in(experiment: Experiment) -> list[str]:
@@ -191,12 +175,6 @@ def _folders(own_folder: Path | None) -> list[Path]:
     return [*([own_folder.resolve()] if own_folder is not None else []), Path.cwd()]
 
 
-SHIPPED: Mapping[str, Collection[str]] = {
-    "workload": WORKLOADS,
-    "strategy": STRATEGIES,
-    "algorithm": ALGORITHMS,
-}
-"""ddpbench's own names, by setting; the same settings may also name users' classes."""
 OWN_SETTINGS = tuple(SHIPPED)
 """The settings that may name users' files: workloads also name profiles."""
 
@@ -300,7 +278,7 @@ def owner_of(owner: str, own_folder: Path | None) -> str:
         return located(owner, own_folder)
     if owner.endswith(".py"):
         return located(f"{owner}:Any", own_folder).rpartition(":")[0]
-    if owner in STRATEGIES or owner in WORKLOADS:
+    if owner in SHIPPED["strategy"] or owner in SHIPPED["workload"]:
         return owner
     strategy, workload = resolved("strategy", owner), resolved("workload", owner)
     return strategy if strategy != owner else workload.rpartition(":")[0] or owner

@@ -31,8 +31,8 @@ COUNT = re.compile(r"\d+ of \d+ claims")
 STARTS = {
     "claim_data_parallel": "No: DataParallel (threads) is 87 % [83, 91] faster than DDP for mlp:large; DDP is 2.21 ",
     "claim_input_bound": "It depends: without loader workers a step of Images (single at 1 rank) takes 3.4 [2.8, 4.1] ",
-    "claim_master_congestion": "Yes: from 2 to 32 ranks a step takes 5.25 [5.18, 5.31] times as long with master; ",
-    "claim_model_parallel": "4 or 8 microbatches (no difference shown): with 4 pipeline trains 33 % [26, 40] faster ",
+    "claim_master_congestion": "Yes: from 2 to 32 ranks, a step takes 5.25 [5.18, 5.31] times as long with master; ",
+    "claim_model_parallel": "4 or 8 microbatches (no difference shown): with 4, pipeline trains 33 % [26, 40] faster ",
     "claim_one_node_or_many": "It depends: master is 2.07 [2.01, 2.14] times as fast on 1 node x 4 ranks as on 4 x 1; ",
     "frameworks": "2 of 6 framework set-ups are slower than DDP at 2 ranks: DeepSpeed by 37 %, Lightning ",
     "hybrid": "Yes: FSDP is 2.5 [1.8, 5.7] times as fast with replicas=2 as with replicas=1; pipeline 61 % ",

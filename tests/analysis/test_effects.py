@@ -118,7 +118,7 @@ def test_growth_is_a_factor_from_few_ranks_to_many(tmp_path: Path) -> None:
         "a ring's step hardly does", (FOUR, DDP), of="step time", kind="as fast", margin=1.0, answers="yes"
     )
     text = first(tmp_path / "yes", steps, ring, slower)
-    assert text.startswith("Yes: from 2 to 4 ranks a step takes 1.5")
+    assert text.startswith("Yes: from 2 to 4 ranks, a step takes 1.5")
     assert "] times as long with DDP; 3.0" in text
     assert text.endswith("] times with master from 2 to 4.")
     bare = [replace(one, answers=None) for one in (slower, ring)]

@@ -1,4 +1,4 @@
-"""What the page's script does with figures: values of marks, one series at a time, and a figure as a file."""
+"""Test the page's script for figures: values of marks, one highlighted series, and a figure as a file."""
 
 from __future__ import annotations
 

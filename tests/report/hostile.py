@@ -53,7 +53,7 @@ def hostile_summary() -> RunSummary:
 
 
 def paint_attack(sheet: Sheet) -> None:
-    """Write the attack wherever a figure has texts."""
+    """Write the attack into each kind of text in a figure."""
     from matplotlib.lines import Line2D
 
     axes = sheet.axes(0.5, 0.5, 3.0, 1.0)

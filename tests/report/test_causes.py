@@ -125,7 +125,7 @@ def test_no_cause_is_named_where_too_much_is_unexplained_or_unsure_or_unrepeated
     chance = waterfall_of(falls(timed=(0.07, -0.01, 0.149)))
     assert "the largest loss is exposed communication" in chance.heading
     unsure = waterfall_of(falls(contention=(0.3, -0.1, 0.7)))
-    assert unsure.heading.endswith("its largest loss, contention, cannot be told from 0")
+    assert unsure.heading.endswith("its largest loss, contention, cannot be distinguished from 0")
     assert waterfall_of(falls(rounds=4)).heading.endswith("too few rounds to name a main cause")
 
 

@@ -71,7 +71,7 @@ def faults_of_figure(figure: Figure) -> Iterator[str]:
             sized = any(word in title for word in SIZES)
             if not sized and not are_round([place for place, _ in shown], kind):
                 yield f"{title!r} has ticks at {[label.get_text() for _, label in shown]}"
-            if not sized and not all(told(label.get_text(), place) for place, label in shown):
+            if not sized and not all(states(label.get_text(), place) for place, label in shown):
                 yield f"{title!r} has labels {[label.get_text() for _, label in shown]} that are not their ticks"
             values = points_on(axes, along=along)
             if title and kind == "linear" and not any(word in title for word in LINEAR):
@@ -91,7 +91,7 @@ def are_round(ticks: Sequence[float], kind: str) -> bool:
     return all(math.log2(tick).is_integer() or digits(tick) in (1, 1.5, 2, 3, 4, 5, 6, 8) for tick in ticks)
 
 
-def told(label: str, tick: float) -> bool:
+def states(label: str, tick: float) -> bool:
     """Return whether a label is the tick's number, and not a rounded one. Words, as in `4 KiB`, are not checked."""
     try:
         number = float(label.replace(",", "").replace("\N{MINUS SIGN}", "-"))

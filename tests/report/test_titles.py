@@ -132,7 +132,7 @@ def test_equal_pictures_are_equal_bytes(pictures: list[Picture]) -> None:
 
 
 def test_texts_stand_out_from_the_ground_in_both_themes(forms: list[tuple[str, Element]]) -> None:
-    """Numbers on a part of a bar have a colour of their own, which `test_palette.py` compares with the part's."""
+    """Numbers on a part of a bar have a separate colour, which `test_palette.py` compares with the part's."""
     colours = set()
     for _, root in forms:
         (sheet,) = root.iter(f"{SVG}style")

@@ -98,7 +98,7 @@ class ClaimedEffect:
             return f"{plain(self.ratio)} times with {self.common} {sizes}"
         if leading:
             return f"{plain(self.ratio)} times as long takes a step with {self.common} {sizes} ranks"
-        return f"{sizes} ranks a step takes {plain(self.ratio)} times as long with {self.common}"
+        return f"{sizes} ranks, a step takes {plain(self.ratio)} times as long with {self.common}"
 
     def _faster(self, *, leading: bool) -> str:
         if leading:

@@ -45,7 +45,7 @@ def option_answer(cases: Sequence[CaseRun], claims: Sequence[DecidedClaim]) -> F
         values = sorted(run.case.options[key] for run in (ahead or [best]))
         open_still = len(values) > 1
         name = Namer(run.case for run in cases).spoken_strategy(best.case)
-        with_best = f" (no difference shown): with {best.case.options[key]:g} {name}"
+        with_best = f" (no difference shown): with {best.case.options[key]:g}, {name}"
         which = with_best if open_still else f": {name}"
         head = f"{series_of([f'{value:g}' for value in values], 'or')} {key}{which} trains"
         ends = [f"; {rival}" for rival in _rival(best, cases, families)]

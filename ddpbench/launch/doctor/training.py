@@ -10,7 +10,7 @@ from ddpbench.launch.devices import within_gpus
 from ddpbench.launch.doctor.finding import CheckResult, note, ok, problem
 from ddpbench.launch.doctor.host import Host
 from ddpbench.launch.doctor.software import CHOOSE_A_BUILD
-from ddpbench.launch.own_workloads import hidden_names
+from ddpbench.launch.shipped_names import hidden_names
 from ddpbench.spec import Catalog, Devices, expand, parse_experiment
 from ddpbench.strategies import TABLE, load_strategy
 from ddpbench.strategies.frameworks.installed import missing

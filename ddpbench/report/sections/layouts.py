@@ -161,9 +161,9 @@ def _title(groups: Sequence[Sequence[Row]], standings: Mapping[str, Standing]) -
     slower = [f"{shape(longest[1])} takes {longest[0].phrase()}"] if longest is not None else []
     return first_short(
         *(
-            "; ".join([f"{start}{capital(told) if not start else told}", *ends])
+            "; ".join([f"{start}{capital(lead) if not start else lead}", *ends])
             for start in (f"{_name(group)}: ", "")
-            for told, ends in (
+            for lead, ends in (
                 (f"{first} ({bound})" if bound else first, [*open_ends, *slower]),
                 (first, [*open_ends, *slower]),
                 (first, slower),

@@ -207,15 +207,15 @@ def _title(cases: Sequence[Strips]) -> str:
             f"Rank {waiting.rank} of {_called(case, cases)} waits {size} ms a step for {whom}",
             f"Rank {waiting.rank} waits {size} ms a step for {whom}",
         )
-    told = max(fair, key=lambda one: one.row.case.world_size)
-    spread = told.slowest
+    largest = max(fair, key=lambda one: one.row.case.world_size)
+    spread = largest.slowest
     if spread.p95_s is None:
         return first_short(
-            f"{told.name}: too few steps to tell how much they vary",
+            f"{largest.name}: too few steps to tell how much they vary",
             "Too few steps to tell how much they vary",
         )
     vary = f"vary by {percent(spread.p95_s / spread.median_s - 1)} between median and p95"
-    return first_short(f"Steps of {_called(told, cases)} {vary}", f"Steps {vary}")
+    return first_short(f"Steps of {_called(largest, cases)} {vary}", f"Steps {vary}")
 
 
 def _called(case: Strips, cases: Sequence[Strips]) -> str:
@@ -412,8 +412,8 @@ def _paint(sheet: Sheet, *, cases: Sequence[Strips]) -> None:
         )
         for number, each in enumerate(one.ranks):
             place = at + high / 2 + number - (len(one.ranks) - 1) / 2
-            beside = ((-0.08 * per_in, "right", _rank_name(each)), (1 + 0.1 * per_in, "left", _numbers(each)))
-            for x, side, text in beside:
+            labels = ((-0.08 * per_in, "right", _rank_name(each)), (1 + 0.1 * per_in, "left", _numbers(each)))
+            for x, side, text in labels:
                 axes.text(
                     x,
                     place,

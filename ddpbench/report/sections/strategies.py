@@ -217,13 +217,13 @@ def _title(panel: Panel, groups: _Groups) -> str:
     where = f"At {ranks(size)}"
     (fast, first), (slow, last) = ranked[0], ranked[-1]
     listed = series_of([valued(name, _title_rate(row)) for name, row in ranked])
-    beside = _beside(ranked, [row for _, row in fair])
+    limit = _beside(ranked, [row for _, row in fair])
     if len(ranked) == 1:
         one = f"{where} {fast} trains {_title_rate(first)} samples/s"
-        return first_short(f"{one}{beside}", one, f"{where}: {_title_rate(first)} samples/s")
+        return first_short(f"{one}{limit}", one, f"{where}: {_title_rate(first)} samples/s")
     return first_short(
         *(
-            [f"{where}, samples/s: {listed}{beside}", f"{where}, samples/s: {listed}"]
+            [f"{where}, samples/s: {listed}{limit}", f"{where}, samples/s: {listed}"]
             if len(ranked) <= 3
             else []
         ),

@@ -361,7 +361,10 @@ def _causes(fall: Fall) -> list[str]:
         )
         return [f"{_fixed(share)} {what}, so no main cause is named", "no main cause is named"]
     if not fall.named:
-        return [f"its largest loss, {NAMES[fall.largest]}, cannot be told from 0", "no loss is told from 0"]
+        return [
+            f"its largest loss, {NAMES[fall.largest]}, cannot be distinguished from 0",
+            "no loss is shown to differ from 0",
+        ]
     if fall.cause is not None:
         name, size = NAMES[fall.cause], _fixed(fall.weighed[fall.cause].value)
         return [f"the largest loss is {name}, {size}", f"largest loss: {name}, {size}"]
