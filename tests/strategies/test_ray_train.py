@@ -166,7 +166,7 @@ def test_a_sweep_proves_and_times_it_beside_ddp(
     assert [len(start.cores) for start in starts] == [1] * ranks
     assert all(rank.last(Met) for rank in records(run, row.case_id))
     page = (run / "report.html").read_text(encoding="utf-8")
-    assert "What does it take until the first step is made?" in page
+    assert "Start-up, s: from the moment at which a launch is asked for" in page
     assert '<td data-title="Started by">Ray Train</td>' in page
     assert "its ranks are started by Ray Train itself" in page
 
