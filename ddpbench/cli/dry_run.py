@@ -63,7 +63,8 @@ def table(prepared: Prepared, width: int) -> list[str]:
         f"{_many(len(proofs), 'proof')}: {_total(prepared)}",
         width,
     )
-    lines += wrapped(resolution_words(plan, shared=shared_machine), width, indent=2)
+    resolution = resolution_words(plan, shared=shared_machine)
+    lines += wrapped(resolution, width, indent=2) if resolution else []
     if prepared.resumes and tried and prepared.run.cases.is_dir():  # a packed run would have to be unpacked
         lines += wrapped(_left(prepared), width)
     lines += wrapped(_memory(prepared), width) if _memory(prepared) else []

@@ -140,8 +140,10 @@ def test_rounds_that_can_compare_no_cases_are_warned_of(
     assert ": raise budget.total, lower budget.measured_s, or leave out cases" in words
     assert FEW not in planned_words(capsys, replays, total="1 h")
     one = ("--set", 'axes.strategy=["single"]', "--set", 'axes."fabric.nodes"=[1]')
-    alone = " ".join(printed(capsys, replays, *one, "--set", f"budget.rounds_max={least}"))
-    assert FEW not in alone
+    alone = printed(capsys, replays, *one, "--set", f"budget.rounds_max={least}")
+    assert FEW not in " ".join(alone)
+    assert alone.count("") == 2  # before and after the table
+    assert alone[-1]
 
 
 @pytest.mark.parametrize("rounds", [MIN_ROUNDS, 7, 40])
