@@ -123,6 +123,32 @@ class Steps:
         return cross_entropy(model(batch[0]), batch[1])
 
 
+class _NormalisedBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        (gradient,) = gradients
+        return gradient / gradient.norm()
+
+
+class Normalised(nn.Module):
+    """Passes numbers on, and a gradient of norm 1 back."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = _NormalisedBackward.apply(x)  # type: ignore[no-untyped-call]
+        return y
+
+
+class NormalisedSteps(Steps):
+    """A backward that does not depend on the loss's factor, so that it is not linear in the loss, in steps."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8), Normalised())
+
+
 class NormSteps(Steps):
     """Layers with biases that BatchNorm subtracts again, in steps."""
 
@@ -221,3 +247,13 @@ class Plain(TinyEpsilon):
     dataset = staticmethod(numbers)
     model = Steps.model
     optimizer = ConvNorm.optimizer
+
+
+class NormalisedPlain(TinyEpsilon):
+    """A backward that is not linear in the loss, trained by SGD with ddpbench's own steps."""
+
+    dataset = staticmethod(numbers)
+    model = NormalisedSteps.model
+
+    def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, 1e-2)

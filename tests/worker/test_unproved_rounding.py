@@ -71,6 +71,15 @@ def test_an_error_within_rounding_is_unproved_and_a_weight_that_is_never_trained
 
 
 @pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("name", "strategy"), [("NormalisedSteps", "ddp"), ("NormalisedPlain", "post_local_sgd")]
+)
+def test_a_fault_is_not_rounding_where_a_backward_is_not_linear(name: str, strategy: str) -> None:
+    """Another factor of the loss changes such a training by more than the fault does, and not by rounding."""
+    assert one(name, strategy, "", "scaled") == {"": "proved", "scaled": "diverged"}
+
+
+@pytest.mark.ranks
 def test_rounding_in_float32_is_measured_in_steps_too_if_float64_proves_them() -> None:
     assert one("AdagradSteps", "ddp", "", "rank_left_out") == {"": "proved", "rank_left_out": "diverged"}
 
