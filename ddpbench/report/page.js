@@ -113,16 +113,14 @@ addEventListener("afterprint", () => opened.forEach((details) => (details.open =
 // Figures: shows what the mark at the pointer or in focus is, keeps one series in view, and opens a figure as a file.
 const NEAR = 12;
 const tip = document.createElement("div");
-tip.className = "tip";
-tip.hidden = true;
-tip.setAttribute("aria-hidden", "true");
+Object.assign(tip, { className: "tip", hidden: true, ariaHidden: "true" });
 document.body.append(tip);
 let shown;
 function showTip(mark) {
   shown = mark;
   tip.hidden = !mark;
   if (!mark) return;
-  tip.textContent = mark.getAttribute("aria-label");
+  tip.textContent = mark.querySelector("title").textContent;
   const at = mark.getBoundingClientRect();
   const left = Math.min(at.left + (at.width - tip.offsetWidth) / 2, innerWidth - tip.offsetWidth - 4);
   const above = at.top - tip.offsetHeight - 6;
@@ -130,23 +128,15 @@ function showTip(mark) {
   tip.style.top = `${above < 4 ? at.bottom + 6 : above}px`;
 }
 addEventListener("scroll", () => showTip(shown), true);
-for (const svg of document.querySelectorAll(".drawn svg")) readable(svg);
-for (const one of document.querySelectorAll("figure:has(svg)")) addOpener(one);
+document.querySelectorAll(".drawn svg").forEach(readable);
+document.querySelectorAll("figure:has(svg)").forEach(addOpener);
 
 function readable(svg) {
-  for (const title of svg.querySelectorAll("title")) {
-    title.parentNode.setAttribute("aria-label", title.textContent);
-    title.remove(); // a browser would show it as well, later and elsewhere
-  }
   const parts = [...svg.querySelectorAll("[data-s]")];
-  const marks = [...svg.querySelectorAll("[aria-label]")];
-  const labels = parts.filter((part) => part.querySelector("text"));
-  for (const label of labels) {
-    label.setAttribute("role", "img");
-    label.setAttribute("aria-label", [...label.querySelectorAll("text")].map((text) => text.textContent).join(" "));
-  }
+  const labels = parts.filter((part) => part.ariaLabel);
+  const marks = [...svg.querySelectorAll("title")].map((title) => title.parentNode);
   const stops = [...labels, ...marks];
-  const reach = (to) => stops.forEach((stop) => stop.setAttribute("tabindex", stop === to ? "0" : "-1"));
+  const reach = (to) => stops.forEach((stop) => stop.setAttribute("tabindex", stop === to ? 0 : -1));
   const show = (stop) => {
     const label = labels.includes(stop);
     svg.classList.toggle("picks", label);
@@ -155,16 +145,14 @@ function readable(svg) {
   };
   // The smallest of those that are nearest to the pointer.
   const nearest = (event, within) => {
-    let found;
-    let least = [within, Infinity];
-    for (const stop of stops) {
+    const places = stops.map((stop) => {
       const box = stop.getBoundingClientRect();
       const dx = Math.max(box.left - event.clientX, 0, event.clientX - box.right);
       const dy = Math.max(box.top - event.clientY, 0, event.clientY - box.bottom);
-      const now = [Math.hypot(dx, dy), box.width * box.height];
-      if (now[0] < least[0] || (now[0] === least[0] && now[1] < least[1])) [found, least] = [stop, now];
-    }
-    return found;
+      return { stop, far: Math.hypot(dx, dy), size: box.width * box.height };
+    });
+    const near = places.filter((place) => place.far < within);
+    return near.sort((a, b) => a.far - b.far || a.size - b.size)[0]?.stop;
   };
   reach(stops[0]);
   const on = (event, act) => svg.parentNode.addEventListener(event, act); // an SVG that hears of focus could be focused
@@ -188,21 +176,13 @@ function readable(svg) {
 
 // A link to a file that is made of the page itself: it works in a copy of the page, and is not there without a script.
 function addOpener(one) {
-  const svg = one.querySelector("svg");
   const link = document.createElement("a");
+  const ariaLabel = `Open SVG of ${one.querySelector(".scroll").ariaLabel}`;
+  Object.assign(link, { className: "opener", textContent: "Open SVG", href: "#", target: "_blank", ariaLabel });
   const make = () => {
-    const copy = svg.cloneNode(true);
-    copy.removeAttribute("class");
-    for (const node of copy.querySelectorAll("[tabindex]")) {
-      node.prepend(document.createElementNS(copy.namespaceURI, "title"));
-      node.firstChild.textContent = node.getAttribute("aria-label");
-      for (const name of ["aria-label", "tabindex"]) node.removeAttribute(name);
-    }
-    const text = new XMLSerializer().serializeToString(copy);
+    const text = new XMLSerializer().serializeToString(one.querySelector("svg")).replace(/ tabindex="-?\d"/g, "");
     link.href = URL.createObjectURL(new Blob([text], { type: "image/svg+xml" }));
   };
-  Object.assign(link, { className: "opener", textContent: "Open SVG", href: "#", target: "_blank" });
-  link.setAttribute("aria-label", `Open SVG of ${one.querySelector(".scroll").getAttribute("aria-label")}`);
-  for (const event of ["pointerenter", "pointerdown", "focus"]) link.addEventListener(event, make, { once: true });
+  for (const event of ["pointerdown", "focus"]) link.addEventListener(event, make, { once: true });
   one.querySelector("figcaption").append(" ", link);
 }

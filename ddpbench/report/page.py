@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -67,7 +65,7 @@ from ddpbench.report.tables.data_parallel import data_parallel_section, phases_t
 from ddpbench.report.tables.failures import failures_table
 from ddpbench.report.tables.proofs import proofs_line, proofs_table
 from ddpbench.report.tables.provenance import fabrics_table, machine_table
-from ddpbench.report.templates import environment, page_style
+from ddpbench.report.templates import environment
 from ddpbench.report.words import moment, percent, series_of
 from ddpbench.spec import Case
 from ddpbench.spec.documents import parse
@@ -157,7 +155,6 @@ def build(summary: RunSummary, painter: Painter | None = None, wanted: PictureFo
             **_closing_tables(summary, rows, _missing_from(sections), numbers),
             **_words_on_run(summary),
             **_downloads(summary),
-            **_style_and_script(),
         )
     )
     drawn = painter.drawn() if painter is not None else draw_all(drawing)
@@ -348,16 +345,6 @@ def _words_on_run(summary: RunSummary) -> Mapping[str, object]:
         "command": _resumes(summary),
         "report_command": command("ddpbench", "report", summary.about.run_path),
         "version": VERSION,
-    }
-
-
-def _style_and_script() -> Mapping[str, str]:
-    """Return the page's style and its script, with the script's hash for the content security policy."""
-    script = (_HERE / "page.js").read_text(encoding="utf-8")
-    return {
-        "style": page_style(),
-        "script": Markup(script),
-        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
     }
 
 

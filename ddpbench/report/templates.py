@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,10 @@ _INTERVAL = re.compile(r"\[[^\[\]<>&]{3,28}\]")
 
 
 def environment(folder: Path = _HERE) -> jinja2.Environment:
-    """Return the Jinja environment for the templates in a folder, which may also use the report's templates."""
+    """Return the Jinja environment for the templates in a folder, which may also use the report's templates.
+
+    All pages have the same style and script: `head.html` begins a page with the one, `end.html` ends it with the other.
+    """
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, _HERE]),
         autoescape=True,
@@ -28,12 +33,13 @@ def environment(folder: Path = _HERE) -> jinja2.Environment:
     )
     templates.filters["cells"] = cells
     templates.filters["unbroken"] = unbroken
+    script = (_HERE / "page.js").read_text(encoding="utf-8")
+    templates.globals |= {
+        "style": Markup((_HERE / "page.css").read_text(encoding="utf-8")),
+        "script": Markup(script),
+        "script_hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii"),
+    }
     return templates
-
-
-def page_style() -> Markup:
-    """Return the style sheet of all pages."""
-    return Markup((_HERE / "page.css").read_text(encoding="utf-8"))
 
 
 def unbroken(text: str) -> Markup:

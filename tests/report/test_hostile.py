@@ -61,7 +61,7 @@ def test_figures_hold_marks_and_texts_only(hostile: Read) -> None:
     assert names <= {
         *("xmlns", "id", "viewbox", "width", "height", "font-family", "class", "style", "aria-hidden"),
         *("d", "x", "y", "href", "transform", "clip-path", "fill", "patternunits", "textlength"),
-        *("lengthadjust", "role", "data-s"),
+        *("lengthadjust", "role", "data-s", "aria-label"),
     }
     others = {one.tag for one in hostile.elements} - DRAWN
     assert others <= {*PAGE.split()}, "and the page around them has no element more"

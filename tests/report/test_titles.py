@@ -64,7 +64,7 @@ def test_titles_are_first_in_marks_that_are_read_out(forms: list[tuple[str, Elem
         for node in root.iter():
             titled = [place for place, child in enumerate(node) if child.tag == f"{SVG}title"]
             assert titled in ([], [0])
-            assert (node.get("role") == "img") == bool(titled)
+            assert (node.get("role") == "img") == (bool(titled) or "aria-label" in node.attrib)
 
 
 def test_titles_have_the_numbers_of_the_table() -> None:
@@ -100,6 +100,14 @@ def test_labels_name_series_of_marks(forms: list[tuple[str, Element]], name: str
         assert len(marks) > 1
         assert len(labels) > 1
         assert labels <= marks, "no label names a series without marks"
+
+
+def test_a_label_is_read_out_as_its_own_texts(forms: list[tuple[str, Element]]) -> None:
+    labels = [node for _, root in forms for node in root.iter() if "aria-label" in node.attrib]
+    assert len(labels) > 10
+    for label in labels:
+        assert "data-s" in label.attrib
+        assert label.attrib["aria-label"].split() == " ".join(label.itertext()).split()
 
 
 def drawn_with(title: str, series: str, points: int = 3) -> Element:

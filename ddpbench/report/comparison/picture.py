@@ -76,11 +76,15 @@ def _paint(sheet: Sheet, *, drawn: Sequence[Change]) -> None:
     axes.axvline(1.0, color=style.MUTED, linewidth=0.8, linestyle=":", zorder=1)
     for place, one in enumerate(drawn):
         mean = math.exp(math.fsum(map(math.log, one.base_launches)) / len(one.base_launches))
-        for values, aside, colour in ((one.base_launches, -0.2, _BASE), (one.new_launches, 0.2, _NEW)):
+        for side, values, aside, colour in (
+            ("base", one.base_launches, -0.2, _BASE),
+            ("new", one.new_launches, 0.2, _NEW),
+        ):
             ratios = [value / mean for value in values]
-            axes.plot(
+            (dots,) = axes.plot(
                 ratios, [place + aside] * len(ratios), ".", color=colour, markersize=5, alpha=0.7, zorder=3
             )
+            describe(dots, "", *(f"{one.label}, {side}: {1e3 * value:.4g} ms" for value in values))
         ratio = one.ratio
         if ratio is not None and ratio.low is not None and ratio.high is not None:
             axes.plot([ratio.low, ratio.high], [place, place], "-", color=_NEW, linewidth=1.4, zorder=2)

@@ -41,7 +41,8 @@ def describe_points(drawn: Any, series: str, *titles: str) -> None:
 def with_titles(root: Element) -> None:
     """Replace what `describe` wrote by `<title>` elements, and by the number of the series in `data-s`.
 
-    A series gets a number if any of its marks has a title, and if there are several such series.
+    A series gets a number if any of its marks has a title, and if there are several such series. A label of such a
+    series is named by its own texts.
     """
     groups = [node for node in root.iter(f"{_SVG}g") if node.attrib.get("id", "").startswith(_MARKED)]
     words = [json.loads(node.attrib.pop("id").removeprefix(_MARKED)) for node in groups]
@@ -50,6 +51,8 @@ def with_titles(root: Element) -> None:
     for node, (series, titles) in zip(groups, words, strict=True):
         if len(numbers) > 1 and series in numbers:
             node.set("data-s", numbers[series])
+            if texts := [text.text or "" for text in node.iter(f"{_SVG}text")]:
+                node.attrib |= {"role": "img", "aria-label": " ".join(texts)}
         if titles:
             _entitle(node, titles)
 

@@ -25,7 +25,7 @@ from ddpbench.report.draw.canvas import DrawnPicture
 from ddpbench.report.draw.painter import Painter
 from ddpbench.report.embedded import Embedded, TableCounter, data_address, with_pictures
 from ddpbench.report.parts import Cell, Column, Table
-from ddpbench.report.templates import environment, page_style
+from ddpbench.report.templates import environment
 from ddpbench.report.words import moment
 from ddpbench.units import counted
 from ddpbench.version import VERSION
@@ -47,7 +47,6 @@ def history_page(history: History) -> str:
         .get_template("history.html")
         .render(
             title=f"History of {counted(len(history.sides), 'run')} \N{MIDDLE DOT} ddpbench",
-            style=page_style(),
             headline=headline(history),
             cases=overview,
             places=list(map(place_words, places(history))),
