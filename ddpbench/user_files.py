@@ -228,7 +228,7 @@ def _module_named(name: str) -> ModuleType:
     """
     with contextlib.suppress(FileNotFoundError):  # the working directory has been removed
         here = Path.cwd()
-        if _is_others(here):
+        if is_others(here):
             finder = _shared(here)
             finder.named.add(name.partition(".")[0])
         elif str(here) not in sys.path and "" not in sys.path:
@@ -241,7 +241,7 @@ def _search_working_directory(importer: str) -> None:
     """Let the module `importer` find modules in the working directory, after all other places."""
     with contextlib.suppress(FileNotFoundError):  # the working directory has been removed
         here = Path.cwd()
-        if _is_others(here):
+        if is_others(here):
             _shared(here).importers.add(importer.partition(".")[0])
         elif str(here) not in sys.path and "" not in sys.path:
             sys.path.append(str(here))
@@ -261,7 +261,7 @@ def search_beside(folder: Path, importer: str) -> None:
         sys.path.insert(0, str(folder))
 
 
-def _is_others(folder: Path) -> bool:
+def is_others(folder: Path) -> bool:
     """Return whether everybody can write in a folder, or its owner is neither this user nor root."""
     return _everybody_writes(folder) or folder.stat().st_uid not in (os.geteuid(), _ROOT)
 

@@ -17,7 +17,7 @@ import pytest
 from ddpbench.errors import RequestError
 from ddpbench.launch.interleave.own_files import check_own_files, with_overrides
 from ddpbench.launch.interleave.search import not_in_commit, with_search
-from ddpbench.launch.interleave.sides import Placed, parse_side, place
+from ddpbench.launch.interleave.sides import Placed, check_apart, parse_side, place, same_code
 from ddpbench.launch.interleave.turns import side_environment
 from ddpbench.side_code import SIDE, SideCode, shared_module
 from tests.repositories import begin_repository, git
@@ -170,6 +170,61 @@ def test_a_copy_of_a_package_is_refused_where_the_repository_has_its_source(
     )
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([SOURCE, str(copy)]))
     assert said("base.workload=core.model:Net") == ""
+
+
+def test_two_interpreters_of_one_environment_do_not_make_two_environments(
+    repository: Path, environment: Path, packages: Path, tmp_path: Path
+) -> None:
+    """One of them finds the other's packages, so that both sides would share an installed copy of the source."""
+    copy = packages / "core.py"
+    copy.write_text("class Net: ...\n")
+    spare = tmp_path / "spare"
+    venv.create(spare, with_pip=False, symlinks=True)
+    (other,) = spare.glob("lib/python*/site-packages")
+    (other / "core.py").write_text("class Net: ...\n")
+    pythons = [str(environment / "bin" / name) for name in ("python", "python3")]
+
+    def check(*pythons: str) -> None:
+        base, new = sides(repository, "base.workload=core:Net")
+        check_own_files(with_search((_with(base, pythons[0]), _with(new, pythons[1]))))
+
+    (repository / "libs" / "core.py").touch()
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "core")
+    git(repository, "tag", "-f", "old")
+    for pair in (pythons, pythons[:1] * 2):
+        with pytest.raises(RequestError, match=f"core:Net would be imported from {copy}, which is outside"):
+            check(*pair)
+        words = [[f"python={python}"] for python in pair]
+        with pytest.raises(RequestError, match="both sides are the same"):
+            check_apart(parse_side("base", words[0]), parse_side("new", words[1]))
+    alone = str(spare / "bin" / "python3")
+    check(pythons[0], alone)
+    check_apart(parse_side("base", [f"python={pythons[0]}"]), parse_side("new", [f"python={alone}"]))
+    base, new = sides(repository, new=("ref=old",))
+    assert same_code(_with(base, pythons[0]), _with(new, pythons[1]))
+    assert not same_code(_with(base, pythons[0]), _with(new, alone))
+
+
+def test_the_working_directory_comes_before_installed_packages_as_a_named_folder_does(
+    repository: Path, environment: Path, packages: Path
+) -> None:
+    """Its layout is flat, and another version of it is installed."""
+    python = str(environment / "bin" / "python")
+    for folder in (repository, packages):
+        (folder / "flat.py").write_text("class Net: ...\n")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-qm", "flat")
+    git(repository, "tag", "-f", "old")
+    made = base, new = sides(repository, "base.workload=flat:Net", python=python, new=())
+    assert new.folder is None
+    check_own_files(made)
+    assert base.folder is not None
+    assert imported(base, "flat") == base.folder / "flat.py"
+    assert imported(new, "flat") == repository / "flat.py"
+    repository.chmod(0o777)  # then Python searches it last, for other users may have put files into it
+    _, new = sides(repository, python=python, new=())
+    assert repository not in new.first
 
 
 def test_a_package_installed_from_the_repository_is_known_as_its_copy(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ddpbench.errors import RequestError
+from ddpbench.launch.interleave.interpreters import same_environment, searched
 from ddpbench.launch.interleave.search import own_code, roots_of
 from ddpbench.launch.interleave.sides import Placed, top_of
 from ddpbench.launch.interleave.turns import side_environment
@@ -107,7 +108,7 @@ def check_own_files(sides: Sequence[Placed]) -> None:
     """
     if all(side.folder is None for side in sides):
         return
-    tops, alike = roots_of(sides), len({side.python for side in sides}) == 1
+    tops, alike = roots_of(sides), same_environment(*(side.python for side in sides))
     for side in sides:
         for named in _named(side.experiment, side.overrides):
             if is_import_path(named.name) and not file_in(named.name):
@@ -154,8 +155,8 @@ def _check(side: Placed, named: _Named, tops: Sequence[Path]) -> None:
 def _check_module(side: Placed, named: _Named, tops: Sequence[Path], *, alike: bool) -> None:
     """Check, for one side, that a class named by its module (`package.module:Class`) is imported from the side's code.
 
-    A module outside of both sides' code is allowed in three cases: the sides have different interpreters, each with its
-    own packages; it is an installed strategy or algorithm without source in the repository; or it is ddpbench's own.
+    A module outside of both sides' code is allowed in three cases: the sides have different environments, each with its
+    own packages; it is an installed strategy or algorithm without source in the repository; or it belongs to ddpbench.
 
     Raises:
         RequestError: the module is outside the side's code.
@@ -188,7 +189,7 @@ def _check_module(side: Placed, named: _Named, tops: Sequence[Path], *, alike: b
 
 def _is_in_environment(side: Placed, found: Path, root: Path) -> bool:
     """Return whether a path below `root` belongs to the side's Python environment."""
-    return is_installed(found, root, [Path(side.python).absolute().parents[1].resolve()])
+    return is_installed(found, root, searched(side.python).prefixes)
 
 
 def _holding(code: Path, ending: str) -> list[Path]:

@@ -6,98 +6,15 @@ that was installed with `pip install -e`. Each side gets its own copies of these
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import replace
 from pathlib import Path
 
-from ddpbench.helper_process import child_environment
+from ddpbench.launch.interleave.interpreters import forget, same_environment, searched
 from ddpbench.launch.interleave.sides import Placed, top_of
 from ddpbench.side_code import SideCode, innermost, is_installed
-
-_ASK_S = 120
-"""Time limit for an interpreter to list its search path, seconds."""
-
-_LIST = """
-import json, os, sys
-from importlib import metadata
-from urllib.parse import unquote, urlsplit
-
-path, found, copies = [place for place in sys.path if place], {}, {}
-for finder in sys.meta_path:
-    home = sys.modules.get(getattr(finder, "__module__", ""))
-    for places in (
-        getattr(home, "MAPPING", None),  # setuptools
-        getattr(home, "NAMESPACES", None),
-        getattr(finder, "_redirections", None),  # editables, as used by hatch and pdm
-        getattr(finder, "known_source_files", None),  # scikit-build-core
-    ):
-        for name, values in places.items() if isinstance(places, dict) else ():
-            for value in values if isinstance(values, list) else [values]:
-                if isinstance(name, str) and isinstance(value, str):
-                    found[value] = name
-for dist in metadata.distributions():
-    try:
-        origin = json.loads(dist.read_text("direct_url.json") or "{}")
-        if "dir_info" not in origin or origin["dir_info"].get("editable") or not origin.get("url", "").startswith("file://"):
-            continue
-        source = unquote(urlsplit(origin["url"]).path)
-        for file in dist.files or ():
-            name, _, rest = str(file).partition("/")
-            name = name if rest else name.removesuffix(".py") if name.endswith(".py") else ""
-            if name.isidentifier() and (str(file).endswith((".py", ".so")) or not rest):
-                copies[name] = source
-    except (OSError, ValueError, AttributeError):
-        continue
-prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix]
-print(json.dumps({"path": path, "found": found, "copies": copies, "prefixes": prefixes}))
-"""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Searched:
-    """The places in which an interpreter finds modules."""
-
-    path: Sequence[Path] = ()
-    """`sys.path`."""
-    found: Mapping[Path, str] = field(default_factory=dict)
-    """By file or folder, the name of each module that the finders of editable packages know."""
-    copies: Mapping[str, Path] = field(default_factory=dict)
-    """Source folders of packages that were installed from a local folder as copies, by import name."""
-    prefixes: Sequence[Path] = ()
-    """The folders of the interpreter's environment."""
-
-
-@cache
-def _searched(python: str) -> _Searched:
-    """Ask an interpreter where it finds modules. Return no places if it does not answer."""
-    try:
-        done = subprocess.run(
-            [python, "-P", "-c", _LIST],
-            env=child_environment(),
-            capture_output=True,
-            text=True,
-            errors="surrogateescape",
-            timeout=_ASK_S,
-            check=False,
-        )
-        said = json.loads(done.stdout.splitlines()[-1])
-    except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):
-        return _Searched()
-    return _Searched(
-        path=[Path(place).resolve() for place in said["path"]],
-        found={Path(place).resolve(): name for place, name in said["found"].items()},
-        copies={name: Path(place).resolve() for name, place in said["copies"].items()},
-        prefixes=[Path(place).resolve() for place in set(said["prefixes"])],
-    )
-
-
-def forget() -> None:
-    """Forget what interpreters answered, because PYTHONPATH or the installed packages may have changed since."""
-    _searched.cache_clear()
+from ddpbench.user_files import is_others
 
 
 def own_code(side: Placed) -> Path:
@@ -124,35 +41,37 @@ def with_search(sides: tuple[Placed, Placed]) -> tuple[Placed, Placed]:
         return sides
     forget()
     roots = roots_of(sides)
-    alike = len({side.python for side in sides}) == 1
+    alike = same_environment(*(side.python for side in sides))
     base, new = (_with_search(side, roots, alike=alike) for side in sides)
     return base, new
 
 
 def _with_search(side: Placed, roots: Sequence[Path], *, alike: bool) -> Placed:
-    """Return a side with the folders that it searches first. If `alike`, both sides have the same interpreter."""
-    own, searched = own_code(side), _searched(side.python)
+    """Return a side with the folders that it searches first. If `alike`, both sides have the same environment."""
+    own, places = own_code(side), searched(side.python)
     top = own if side.spec.ref else top_of(own) or own
-    copies = {name: str(place) for name, place in searched.copies.items() if innermost(place, roots)}
+    copies = {name: str(place) for name, place in places.copies.items() if innermost(place, roots)}
     code = SideCode(
         own=str(own),
         others=[str(root) for root in roots if root != own],
         copies=copies if alike else {},
     )
 
-    def mine(places: Iterable[Path]) -> Iterator[Path]:
+    def mine(folders: Iterable[Path]) -> Iterator[Path]:
         """Yield the side's own copies of the folders that are in compared code."""
-        for place in places:
+        for place in folders:
             root = innermost(place, roots)
-            if root is None or is_installed(place, root, searched.prefixes):
+            if root is None or is_installed(place, root, places.prefixes):
                 continue
             copy = (own if root == own else top) / place.relative_to(root)
             if copy.is_dir() and copy.resolve().is_relative_to(own):
                 yield copy
 
-    folder = side.folder
-    usual = [place for place in (folder, folder / "src") if place.is_dir()] if folder is not None else []
-    first = dict.fromkeys([*mine(searched.path), *usual, *mine(_parents(searched.found))])
+    folder = side.folder or Path.cwd()
+    # Python would search the working directory last if other users can write in it.
+    usual = [folder, folder / "src"] if side.folder is not None or not is_others(folder) else []
+    usual = [place for place in usual if place.is_dir()]
+    first = dict.fromkeys([*mine(places.path), *usual, *mine(_parents(places.found))])
     return replace(side, first=tuple(first), code=code)
 
 

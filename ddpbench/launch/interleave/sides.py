@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ddpbench.errors import OutputError, RequestError, meant
 from ddpbench.helper_process import child_environment
+from ddpbench.launch.interleave.interpreters import same_environment
 from ddpbench.machine.identity import GIT, git_environment
 from ddpbench.planted import is_decoy
 from ddpbench.records import RunDir, write_atomically
@@ -151,13 +152,20 @@ def check_apart(base: SideSpec, new: SideSpec) -> None:
     Raises:
         RequestError: the sides do not differ.
     """
-    if _unnamed(base) == _unnamed(new):
+    if _are_equal(base, new):
         raise RequestError(f"both sides are the same: give --base and --new with {_WORDS}")
 
 
-def _unnamed(side: SideSpec) -> SideSpec:
-    """Return the side without its name and with an absolute path, so that equal sides compare equal."""
-    return replace(side, name="", path=side.path and str(Path(side.path).resolve()))
+def _are_equal(base: SideSpec, new: SideSpec) -> bool:
+    """Return whether two sides have the same code and settings, and interpreters of one environment."""
+
+    def but_interpreter(side: SideSpec) -> SideSpec:
+        return replace(side, name="", path=side.path and str(Path(side.path).resolve()), python="")
+
+    programs = (
+        shutil.which(side.python) or side.python if side.python else sys.executable for side in (base, new)
+    )
+    return but_interpreter(base) == but_interpreter(new) and same_environment(*programs)
 
 
 def is_side_word(word: str) -> bool:
@@ -187,7 +195,7 @@ def beside_this_code(words: Sequence[str]) -> tuple[SideSpec, SideSpec]:
     base = parse_side("base", words)
     here = top_of(Path.cwd()) or Path.cwd().resolve()
     new = SideSpec(name="new", path=str(here) if base.ref or base.path else "")
-    if _unnamed(base) == _unnamed(new):
+    if _are_equal(base, new):
         raise RequestError(
             f"{command('--base', *words)} is the code in the working directory, so both sides are the same"
         )
@@ -293,7 +301,7 @@ def same_code(base: Placed, new: Placed) -> str:
     """Return a remark that both sides measure the same unchanged commit in the same way; empty if they do not."""
     alike = (
         base.commit == new.commit
-        and base.python == new.python
+        and same_environment(base.python, new.python)
         and sorted(base.spec.overrides) == sorted(new.spec.overrides)
         and all(_is_whole(side) for side in (base, new))
     )
