@@ -89,8 +89,8 @@ class RankTimes:
     case_id: str
     rank: int
     role: str
-    """If only some ranks of the case are included, why this one is, such as `most computation`. Empty for rank 0,
-    unless it also has another role, and if all ranks are included.
+    """If only some ranks of the case are included, why this one is, such as `most computation`. Empty for the first
+    rank, unless it also has another role, and if all ranks are included.
     """
     ranks: int
     """The case's number of ranks with timed steps, including ranks that are left out here."""
@@ -106,6 +106,8 @@ class RankTimes:
     """Time that the rank waits for other ranks, with its own gradients ready."""
     data_s: float | None
     not_attributed_s: float | None
+    servers: tuple[int, ...] = ()
+    """The case's ranks that take no samples, such as a parameter server, and so have no training steps."""
 
     @property
     def median_s(self) -> float:

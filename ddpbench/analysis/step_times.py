@@ -2,7 +2,7 @@
 
 A rank that is slower than the others makes them wait: it has the most computation and the least waiting, although in
 synchronous training all ranks' steps are equally long. To keep a report small, at most four ranks of a case are
-included: rank 0, and the ranks with the least, the median and the most computation.
+included: the first that trains, and the ranks with the least, the median and the most computation.
 """
 
 from __future__ import annotations
@@ -46,6 +46,12 @@ def _steps_ns(case: CaseRun) -> dict[int, NDArray[np.int64]]:
     return {rank: np.concatenate(parts) for rank, parts in found.items()}
 
 
+def _servers(case: CaseRun, steps_ns: Mapping[int, NDArray[np.int64]]) -> tuple[int, ...]:
+    """Return the processes' ranks that have no training steps, although others of the case do."""
+    processes = max(launch.processes for launch in case.good)
+    return tuple(rank for rank in range(processes) if rank not in steps_ns)
+
+
 def _roles(
     steps_ns: Mapping[int, NDArray[np.int64]], parts: Mapping[int, Mapping[str, float]]
 ) -> dict[int, str]:
@@ -86,6 +92,7 @@ def _times(
         role=role,
         ranks=len(steps_ns),
         launches=len(case.good),
+        servers=_servers(case, steps_ns),
         steps=len(steps_ns[rank]),
         quantiles_s=tuple((np.percentile(steps_ns[rank], QUANTILES) / 1e9).tolist()),
         step_s=part("step"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from ddpbench.analysis.invariants.checked import Checked
 from ddpbench.analysis.network import burst_s
 from ddpbench.analysis.sentences import Sentence
 from ddpbench.analysis.summary import DecidedClaim
@@ -13,6 +14,16 @@ from ddpbench.report.words import series_of
 from ddpbench.spec.grouping import FACETS, batch_words, cap_words, loading, virtual_words
 from ddpbench.spec.links import links_of, local_rate, short_links, without_latency
 from ddpbench.units import counted, format_two_digits
+
+STAR = "*"
+MARK = f" {STAR}"
+"""Mark after the name of a case whose instrumented steps do not describe its timed steps (`unlike_timed`)."""
+MARKED = f"{STAR}: the parts do not describe the timed steps, which take another time."
+
+
+def unlike_timed(checks: Checked) -> frozenset[str]:
+    """Return the ids of the cases whose instrumented steps are shown to take another time than their timed ones."""
+    return frozenset(violation.case_id for violation in checks.of("instrumented_as_timed"))
 
 
 def label_of(rows: Iterable[Row]) -> tuple[str, ...]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ddpbench.analysis.finding import Finding
+from ddpbench.analysis.sentences import headline, sentences_of
+from ddpbench.report.figure_texts import words_in
 from ddpbench.report.parts import Section, Table
 
 DETAILS = frozenset({"communication", "laws", "network", "strategies"})
@@ -18,7 +20,11 @@ FEW_CELLS = 16
 MOST_FINDINGS = 4
 """Number of findings that a page shows at once. If a finding on a claim comes later, all up to it are shown."""
 MOST_LIMITS = 3
-"""Maximum number of sentences on validity that are not folded."""
+"""Maximum number of texts on validity that are not folded."""
+LONGEST_LIMIT = 20
+"""Maximum number of words that a page shows at once of a text on validity, if the text can be divided so."""
+SHORTEST_LIMIT = 4
+"""Minimum number of these words: fewer, such as `Doubtful`, would say nothing alone."""
 
 
 def folded(section: Section, answer: Iterable[Finding]) -> list[bool]:
@@ -61,3 +67,44 @@ def without_repeats(findings: Iterable[Finding], answer: Collection[Finding]) ->
 
 def _within(one: Finding, answer: Finding) -> bool:
     return one.evidence == answer.evidence and bool(one.cases) and {*one.cases} <= {*answer.cases}
+
+
+def in_short(text: str) -> tuple[str, str]:
+    """Divide a text on validity into a short sentence, which a page shows, and the rest, which it folds.
+
+    The short one is the first sentence, or as much of it as `LONGEST_LIMIT` allows. It ends at a colon, at a semicolon,
+    or before the words in brackets that end the sentence. The rest may be empty.
+    """
+    first, *others = sentences_of(text)
+    if words_in(first) <= LONGEST_LIMIT:
+        return first, " ".join(others)
+    ends = [end for end in _ends(first) if SHORTEST_LIMIT <= words_in(first[:end]) <= LONGEST_LIMIT]
+    if not ends:
+        return first, " ".join(others)
+    rest = first[ends[-1] :]
+    rest = f"{rest[2:-2]}." if rest.startswith(" (") else rest[2:]
+    return f"{first[: ends[-1]]}.", " ".join([headline(rest), *others])
+
+
+def _ends(sentence: str) -> Iterator[int]:
+    """Yield where a sentence may be divided, outside brackets and quotation marks."""
+    depth = 0
+    for place, letter in enumerate(sentence):
+        if letter in "([\N{LEFT DOUBLE QUOTATION MARK}":
+            if depth == 0 and sentence[place - 1] == " " and _closes_at_end(sentence[place:]):
+                yield place - 1
+            depth += 1
+        elif letter in ")]\N{RIGHT DOUBLE QUOTATION MARK}":
+            depth -= 1
+        elif depth == 0 and sentence[place : place + 2] in (": ", "; "):
+            yield place
+
+
+def _closes_at_end(rest: str) -> bool:
+    """Return whether the bracket with which a text begins ends with the text, but for a full stop."""
+    depth = 0
+    for place, letter in enumerate(rest):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0:
+            return rest[place:] == ")."
+    return False

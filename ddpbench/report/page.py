@@ -33,7 +33,7 @@ from ddpbench.report.embedded import (
     with_pictures,
     with_terms,
 )
-from ddpbench.report.folds import MOST_LIMITS, folded, open_findings, without_repeats
+from ddpbench.report.folds import MOST_LIMITS, folded, in_short, open_findings, without_repeats
 from ddpbench.report.of_packages import OfPackage, Taken, ids_of, ids_of_page, sections_of_packages
 from ddpbench.report.outside import dressed
 from ddpbench.report.parts import Picture, Section
@@ -87,7 +87,9 @@ FIGURES: Mapping[str, Callable[[RunSummary, Sequence[Row]], Section | None]] = {
     "precision": lambda run, rows: precision.section(run.steps, rows),
     "breakdown": lambda run, rows: breakdown.section(run.steps.breakdown, run.conclusions.checks, rows),
     "waterfall": lambda run, rows: waterfall.section(run.steps.waterfall, rows, first=_answered(run)),
-    "step_times": lambda run, rows: step_times.section(run.steps.by_rank, rows, first=_answered(run)),
+    "step_times": lambda run, rows: step_times.section(
+        run.steps.by_rank, run.conclusions.checks, rows, first=_answered(run)
+    ),
     "one_step": lambda run, rows: one_step.section(run.steps, rows),
     "inputs": lambda run, rows: inputs.section(run.inputs, rows),
     "buckets": lambda run, rows: buckets.section(run.steps, rows),
@@ -261,8 +263,8 @@ def _conclusions(
         "findings": anchored[:shown],
         "more_findings": anchored[shown:],
         "common_tags": [(f"Findings {series_of(numbers)}", tag) for tag, numbers in common.items()],
-        "limits": limits[:MOST_LIMITS],
-        "more_limits": limits[MOST_LIMITS:],
+        "limits": [*map(in_short, limits[:MOST_LIMITS])],
+        "more_limits": [*map(in_short, limits[MOST_LIMITS:])],
     }
 
 

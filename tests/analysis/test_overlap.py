@@ -302,6 +302,20 @@ def test_without_instrumented_steps_there_is_nothing() -> None:
     assert breakdown([{0: RankSteps([], [])}], processes=1) is None
 
 
+def test_a_launch_in_which_a_rank_has_no_step_is_not_in_its_means() -> None:
+    steps = rank([("forward", 0, 40)])
+    none = RankSteps([], [])
+    found = breakdown([{0: steps, 1: steps}, {0: steps, 1: none}, {0: steps, 1: none}], processes=2)
+    assert found is not None
+    assert {number: (parts["forward"], parts["step"]) for number, parts in found.by_rank.items()} == {
+        0: (ns(40), ns(100)),
+        1: (ns(40), ns(100)),
+    }
+    lacking = breakdown([{0: steps, 1: none}], processes=2)
+    assert lacking is not None
+    assert set(lacking.by_rank) == {0}
+
+
 NAMES = sorted(COMPUTE_SPANS | {"data", "synchronize"})
 interval = st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted)
 spans_of = st.lists(st.tuples(st.sampled_from(NAMES), interval), max_size=6)

@@ -139,7 +139,7 @@ def recounted(launches: Iterable[Records], threads: int = 2) -> dict[int, dict[s
         for rank, records in launch.items():
             steps = [record for record in records if record["kind"] == "step"]
             first = min(step["step"] for step in steps)
-            assert first == 1, "what goes on from the step before is in the flows of all steps"
+            assert first == 1, "transfers of the step before are in the flows of all steps"
             each = [filled(step, flows[rank]) for step in steps]
             for name in PARTS:
                 means[rank][name].append(fmean(one[name] for one in each) / 1e9)

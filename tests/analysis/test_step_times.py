@@ -17,12 +17,15 @@ from typing import Any
 import pytest
 
 from ddpbench.analysis import summarize
+from ddpbench.analysis.invariants.checked import Bounded, Checked, Violation
 from ddpbench.analysis.results import QUANTILES, RankTimes
 from ddpbench.analysis.step_times import MOST_RANKS
+from ddpbench.naming import Namer
 from ddpbench.records import RunDir
 from ddpbench.report.draw.canvas import draw
+from ddpbench.report.figure_texts import short_enough
 from ddpbench.report.parts import Picture, Section
-from ddpbench.report.rows import rows_of
+from ddpbench.report.rows import Row, rows_of
 from ddpbench.report.sections import step_times
 from ddpbench.spec import Budget, PlannedCase
 from tests.emulated import Emulated, emulated_case
@@ -135,7 +138,7 @@ def computing(step: dict[str, Any]) -> list[tuple[int, int]]:
 
 def section_of(run: RunDir) -> Section:
     summary = summarize(run)
-    return step_times.section(summary.steps.by_rank, rows_of(summary))
+    return step_times.section(summary.steps.by_rank, summary.conclusions.checks, rows_of(summary))
 
 
 def picture_of(run: RunDir) -> Picture:
@@ -195,7 +198,7 @@ def test_ranks_that_wait_alike_wait_for_each_other(tmp_path: Path) -> None:
             dataclasses.replace(one, exposed_wait_s=wait)
             for one, wait in zip((first, second), waits, strict=True)
         ]
-        return step_times.section(times, [row]).pictures[0].heading
+        return step_times.section(times, Checked(), [row]).pictures[0].heading
 
     assert title([0.004, 0.003]) == "Ranks of DDP at 2 ranks wait for each other, up to 4.0 ms a step"
     assert title([0.004, 0.001]) == "Rank 0 of DDP at 2 ranks waits 4.0 ms a step for rank 1"
@@ -268,6 +271,155 @@ def test_a_step_far_from_all_others_does_not_stretch_the_axis(tmp_path: Path) ->
     assert "The axis ends before single steps of up to 3,000 ms." in picture.caption
 
 
+@pytest.fixture(scope="module")
+def row(tmp_path_factory: pytest.TempPathFactory) -> Row:
+    """Return a case of two ranks."""
+    folder = tmp_path_factory.mktemp("row")
+    run = write_run(folder / "run", planned(case_of("ddp", 2)), rounds=2, blocks=1, steps=10)
+    (found,) = rows_of(summarize(run))
+    return found
+
+
+def named(row: Row, name: str, **changed: Any) -> Row:
+    """Return the case under another name, which is long, and with another strategy's name than others."""
+    case = dataclasses.replace(row.case, **changed.pop("case", {}))
+    return dataclasses.replace(row, case_id=name, case=case, strategy_name=name, names=Named(name), **changed)
+
+
+class Named(Namer):
+    """The name of every case."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def short(self, case: Any, of: Any = None, *, layouts: bool = True) -> str:
+        return self._name
+
+
+def ranks_of(
+    row: Row, waits_s: Sequence[float | None], *, step_s: float = 0.02, **more: Any
+) -> list[RankTimes]:
+    """Return a case's ranks, of which those whose wait is None have no instrumented steps."""
+    return [
+        RankTimes(
+            case_id=row.case_id,
+            rank=rank,
+            role="",
+            ranks=len(waits_s),
+            launches=5,
+            steps=100,
+            quantiles_s=tuple(step_s * (1 + at / 1e3) for at in QUANTILES),
+            **dict.fromkeys(("step_s", "compute_s"), None if wait_s is None else step_s),
+            **dict.fromkeys(
+                ("exposed_comm_s", "data_s", "not_attributed_s"), None if wait_s is None else 0.0
+            ),
+            exposed_wait_s=wait_s,
+            **more,
+        )
+        for rank, wait_s in enumerate(waits_s, start=len(more.get("servers", ())))
+    ]
+
+
+def doubted(*case_ids: str) -> Checked:
+    """Return checks that show that instrumented steps of these cases take another time than timed ones."""
+    return Checked(
+        violations=tuple(
+            Violation(
+                invariant="instrumented_as_timed",
+                statement="",
+                meaning="",
+                kind="doubtful",
+                case_id=case_id,
+                label="",
+                broken=Bounded(what="", seen=2.0, most=1.0),
+            )
+            for case_id in case_ids
+        )
+    )
+
+
+def test_steps_that_do_not_describe_the_timed_ones_are_marked_and_make_no_title(row: Row) -> None:
+    rows = [named(row, "slow"), named(row, "fast")]
+    times = [*ranks_of(rows[0], [0.009, 0.0]), *ranks_of(rows[1], [0.004, 0.0])]
+    plain = step_times.section(times, Checked(), rows)
+    assert plain.pictures[0].heading == "Rank 0 of slow at 2 ranks waits 9.0 ms a step for rank 1"
+    assert "*" not in plain.tables[0].caption
+    section = step_times.section(times, doubted("slow"), rows)
+    assert section.pictures[0].heading == "Rank 0 of fast at 2 ranks waits 4.0 ms a step for rank 1"
+    (table,) = section.tables
+    assert [line[0].text for line in table.rows] == ["slow *", "slow *", "fast", "fast"]
+    assert table.caption.endswith("*: the parts do not describe the timed steps, which take another time.")
+
+
+def test_the_longest_wait_makes_the_title_and_not_the_largest_share(row: Row) -> None:
+    rows = [named(row, "tiny"), named(row, "long")]
+    times = [*ranks_of(rows[0], [0.0009, 0.0], step_s=0.001), *ranks_of(rows[1], [0.05, 0.0], step_s=1.0)]
+    heading = step_times.section(times, Checked(), rows).pictures[0].heading
+    assert heading == "Rank 0 of long at 2 ranks waits 50.0 ms a step for rank 1"
+
+
+@pytest.mark.parametrize("waits", [[0.004, 0.0], [0.004, 0.004], [0.0, 0.0]])
+def test_among_several_cases_a_title_names_its_own_however_long_the_name(
+    row: Row, waits: Sequence[float]
+) -> None:
+    long = "DDP under a launcher (gpt:nano, one loader worker, static graph, gradients as views)"
+    rows = [named(row, long), named(row, "other")]
+    times = [*ranks_of(rows[0], waits), *ranks_of(rows[1], [0.0, 0.0])]
+    assert "DDP under a launcher" in step_times.section(times, Checked(), rows).pictures[0].heading
+    alone = step_times.section(times[:2], Checked(), rows[:1]).pictures[0].heading
+    assert short_enough(alone)
+    assert "DDP" not in alone
+
+
+def test_a_server_is_named_and_is_whom_workers_wait_for(row: Row) -> None:
+    served = named(
+        row, "async server", case={"strategy": "async_server", "algorithm": "async_server", "world_size": 3}
+    )
+    section = step_times.section(ranks_of(served, [0.004, 0.003], servers=(0,)), Checked(), [served])
+    (picture,) = section.pictures
+    assert picture.heading == "Rank 1 of async server at 3 ranks waits 4.0 ms a step for the server"
+    assert "Not drawn of async server: rank 0, the server, which has no training steps." in picture.caption
+    assert "In synchronous training" not in picture.caption
+    many = [
+        dataclasses.replace(one, ranks=9, role="most computation")
+        for one in ranks_of(served, [0.0], servers=(0,))
+    ]
+    caption = step_times.section(many, Checked(), [served]).pictures[0].caption
+    assert "Shown of many ranks: the first that trains and those with most computation" in caption
+
+
+def test_a_rank_without_samples_is_a_server(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    case = case_of("async_server", 3, global_batch=16)
+    write_plan(run, planned(case), Budget(rounds_min=1, rounds_max=2))
+    write_proof(run, case)
+    for number in range(2):
+        write_launch(run, case, number, [RankLaunch(samples_per_step=0), RankLaunch(), RankLaunch()])
+    assert [(one.rank, one.servers) for one in summarize(run).steps.by_rank] == [(1, (0,)), (2, (0,))]
+
+
+def test_that_every_case_is_oversubscribed_is_decided_from_all(row: Row) -> None:
+    crowded = [named(row, f"crowded {number}", oversubscribed=True) for number in range(12)]
+    fair = named(row, "fair")
+    first = [one.case_id for one in crowded]
+
+    def heading(rows: Sequence[Row]) -> str:
+        times = [one for each in rows for one in ranks_of(each, [0.004, 0.0])]
+        return step_times.section(times, Checked(), rows, first).pictures[0].heading
+
+    assert heading(crowded) == "Every case above one rank ran oversubscribed: none is ranked"
+    assert heading([*crowded, fair]) == "Every case drawn above one rank ran oversubscribed: none is ranked"
+
+
+def test_a_rank_without_instrumented_steps_is_left_out_and_named(row: Row) -> None:
+    one = named(row, "three", case={"world_size": 3})
+    section = step_times.section(ranks_of(one, [0.004, 0.003, None]), Checked(), [one])
+    (table,) = section.tables
+    assert [line[1].text for line in table.rows] == ["rank 0", "rank 1"]
+    assert table.caption.endswith("Without instrumented steps: rank 2 of three.")
+    assert section.pictures[0].heading == "Ranks of three at 3 ranks wait for each other, up to 4.0 ms a step"
+
+
 def test_what_is_drawn_is_bounded_however_large_the_run(tmp_path: Path) -> None:
     times = [
         RankTimes(
@@ -290,10 +442,10 @@ def test_what_is_drawn_is_bounded_however_large_the_run(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", planned(case_of("ddp", 4)), rounds=2)
     (row,) = rows_of(summarize(run))
     rows = [dataclasses.replace(row, case_id=f"case-{number}") for number in range(100)]
-    section = step_times.section(times, rows)
+    section = step_times.section(times, Checked(), rows)
     (picture,) = section.pictures
     assert picture.size[1] <= 450
     assert len(draw(picture).svg) < 60_000
     assert section.notes[0].startswith("4 of 100 cases are drawn")
-    answered = step_times._drawn(step_times._cases(times, rows), ["case-77"])
+    answered = step_times._drawn(step_times._cases(times, Checked(), rows), ["case-77"])
     assert answered[0].row.case_id == "case-77", "the answer's cases are drawn first"

@@ -11,10 +11,12 @@ from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.sentences import sentence
 from ddpbench.records import RunDir
 from ddpbench.report import write_report
-from ddpbench.report.folds import folded, open_findings, without_repeats
+from ddpbench.report.figure_texts import words_in
+from ddpbench.report.folds import LONGEST_LIMIT, folded, in_short, open_findings, without_repeats
 from ddpbench.report.parts import Cell, Column, Picture, Section, Table
 from ddpbench.report.rows import rows_of
 from ddpbench.report.sections import waterfall
+from tests.kept import KEPT, summary_of
 from tests.report.handmade import bucket_comparisons, handmade_summary
 from tests.report.reading import read
 from tests.report.test_causes import falls
@@ -143,3 +145,51 @@ def test_no_verdict_on_a_claim_is_folded() -> None:
 def test_terms_columns_and_toml_are_for_the_screen_only(anchor: str, page: Path) -> None:
     document = read(page.read_text(encoding="utf-8"))
     assert "screen" in document.one("details", id=anchor).attributes["class"].split()
+
+
+OVERSUBSCRIBED = (
+    "2 cases ran with more ranks than cores (oversubscribed): their numbers are left out of fits and of claims that "
+    "others decide (A at 2: b, B)."
+)
+WIDE = (
+    "7 cases did not reach the target half-width of 2 % in as many rounds as were allowed (ring (DDP) at 2 ranks, "
+    "ring (DDP) at 4 ranks and 5 more). Next."
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "short", "rest"),
+    [
+        ("A case has few rounds.", "A case has few rounds.", ""),
+        ("Rounds resemble each other. So it is.", "Rounds resemble each other.", "So it is."),
+        (
+            OVERSUBSCRIBED,
+            "2 cases ran with more ranks than cores (oversubscribed).",
+            "Their numbers are left out of fits and of claims that others decide (A at 2: b, B).",
+        ),
+        (
+            WIDE,
+            "7 cases did not reach the target half-width of 2 % in as many rounds as were allowed.",
+            "Ring (DDP) at 2 ranks, ring (DDP) at 4 ranks and 5 more. Next.",
+        ),
+    ],
+)
+def test_a_limit_is_one_short_sentence_and_the_rest_is_folded(text: str, short: str, rest: str) -> None:
+    assert in_short(text) == (short, rest)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_limits_of_kept_runs_are_short_and_lose_nothing(name: str) -> None:
+    for text in summary_of(name)["validity"]:
+        short, rest = in_short(text)
+        assert words_in(short) <= LONGEST_LIMIT, short
+        assert words_in(short) + words_in(rest) == words_in(text)
+
+
+def test_a_page_folds_the_details_of_a_limit(tmp_path: Path) -> None:
+    summary = handmade_summary(validity=("Few rounds were run. They decide nothing.",))
+    document = read(write_report(summary, RunDir(tmp_path)).read_text(encoding="utf-8"))
+    (limit,) = document.all("ul", class_="validity")[0:1]
+    assert " ".join(limit.text.split()) == "Few rounds were run. DetailsThey decide nothing."
+    details = [one.text for one in document.all("details") if one.text.startswith("Details")]
+    assert details == ["DetailsThey decide nothing."]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from ddpbench.analysis.sentences import headline
-from ddpbench.units import format_bit_rate, format_seconds
+from ddpbench.units import counted, format_bit_rate, format_seconds
 
 if TYPE_CHECKING:
     from ddpbench.analysis.read.launches import CaseRun
@@ -258,7 +258,7 @@ class Checked:
             rule_words = headline(rule.statement)
             texts.append(
                 f"{start}: \N{LEFT DOUBLE QUOTATION MARK}{rule_words}\N{RIGHT DOUBLE QUOTATION MARK} does "
-                f"not hold. In {where} {worst.broken.text}. {worst.meaning}{also}"
+                f"not hold in {counted(len(found), 'case')}. In {where} {worst.broken.text}. {worst.meaning}{also}"
             )
         return tuple(texts)
 

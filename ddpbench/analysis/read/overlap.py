@@ -89,7 +89,10 @@ class Breakdown:
     window_s: Mapping[int, float] = field(default_factory=dict)
     """Time per step from the first rank's start of these steps to the last rank's end, on one clock, by round."""
     by_rank: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    """For each rank, the seconds of each part and of `step`: means over the steps of a launch, then over launches."""
+    """For each rank, the seconds of each part and of `step`: means over the steps of a launch, then over launches.
+
+    Launches in which a rank has no instrumented steps are not in its means; a rank without any is left out.
+    """
     sent_bytes: float | None = None
     """Bytes per step that the busiest rank passed to the network, mean over steps; None if they were not counted."""
 
@@ -230,6 +233,7 @@ def _breakdowns(cases: Sequence[Instrumented]) -> list[Breakdown | None]:
         by_launch=noted.launch_means_s(parts_ns),
         steps_s=noted.launch_means_s(steps_ns),
         ranks_of=noted.ranks_of,
+        steps_of=noted.steps_of(),
         by_rank=noted.rank_means_s(np.concatenate([parts_ns[: len(PARTS)], steps_ns[np.newaxis]])),
         windows_s=noted.windows_s().tolist(),
         under_way=moved.under_way_s(noted.steps_of_a_rank()) if moved is not None else {},
@@ -253,6 +257,8 @@ class _Sums:
     steps_s: NDArray[np.float64]
     ranks_of: Sequence[tuple[int, int]]
     """The launch and the rank that each column of `by_rank` belongs to."""
+    steps_of: Ints
+    """The number of steps from which each column of `by_rank` is made."""
     by_rank: NDArray[np.float64]
     """Seconds per step. The rows are `PARTS`, followed by the whole step; the columns are the ranks of all launches."""
     windows_s: Sequence[float]
@@ -302,7 +308,7 @@ def _by_rank(own: range, sums: _Sums) -> dict[int, dict[str, float]]:
     """Return each rank's parts and step (`Breakdown.by_rank`) in the launches with the indices `own`."""
     columns: defaultdict[int, list[int]] = defaultdict(list)
     for column_of, (launch, rank) in enumerate(sums.ranks_of):
-        if launch in own:
+        if launch in own and sums.steps_of[column_of]:
             columns[rank].append(column_of)
     return {
         rank: dict(
@@ -376,9 +382,12 @@ class _Noted:
 
     def rank_means_s(self, sums_ns: Ints) -> NDArray[np.float64]:
         """Turn the sums from `rank_sums_ns` into each rank's means over its steps, in seconds; 0 without steps."""
-        count = np.bincount(self.owners, minlength=len(self.ranks_of))
-        found: NDArray[np.float64] = sums_ns / np.maximum(count, 1) / 1e9
+        found: NDArray[np.float64] = sums_ns / np.maximum(self.steps_of(), 1) / 1e9
         return found
+
+    def steps_of(self) -> Ints:
+        """Return the number of recorded steps of each rank of each launch, in the order of `ranks_of`."""
+        return np.bincount(self.owners, minlength=len(self.ranks_of))
 
     def windows_s(self) -> NDArray[np.float64]:
         """Return each launch's seconds per step from its first rank's start to its last rank's end."""

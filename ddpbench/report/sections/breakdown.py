@@ -11,7 +11,17 @@ from ddpbench.analysis.invariants.checked import Checked
 from ddpbench.analysis.results import ByPart, StepParts
 from ddpbench.analysis.sentences import headline
 from ddpbench.analysis.statistics.estimands import MEDIAN, MEDIAN_INTERVALS
-from ddpbench.report.captions import alike_setting, captioned, grey_ground, label_of, not_shown
+from ddpbench.report.captions import (
+    MARK,
+    MARKED,
+    STAR,
+    alike_setting,
+    captioned,
+    grey_ground,
+    label_of,
+    not_shown,
+    unlike_timed,
+)
 from ddpbench.report.draw import style
 from ddpbench.report.draw.rows import axis_end, block, over_bar
 from ddpbench.report.figure_texts import first_short
@@ -110,7 +120,7 @@ def _apart(bars: Iterable[Bar]) -> list[str]:
     ]
     more = [f"{len(marked) - 4} more"] if len(marked) > 4 else []
     text = (
-        f"{_STAR} marks cases whose instrumented steps take another time than their timed ones: the parts do "
+        f"{STAR} marks cases whose instrumented steps take another time than their timed ones: the parts do "
         f"not describe the timed steps. These are {series_of([*cases, *more])}."
     )
     return [text]
@@ -124,15 +134,12 @@ _SEEN = 0.001
 """Minimum length of a part that can be seen, as a fraction of the longest bar. The legend leaves shorter parts out."""
 _TIGHT = 1.1
 """Minimum width of a part divided by the width of its text, so that the number can be read."""
-_STAR = "*"
-MARK = f" {_STAR}"
-"""Mark after the name of a case whose breakdown does not describe its timed steps."""
 _QUESTION = "What fills a step?"
 
 
 def _bars(breakdown: Sequence[StepParts], checks: Checked, rows: Sequence[Row]) -> dict[str, Bar]:
     by_id = {row.case_id: row for row in rows}
-    apart = {violation.case_id for violation in checks.of("instrumented_as_timed")}
+    apart = unlike_timed(checks)
     bars: dict[str, Bar] = {}
     for step in breakdown:
         row = by_id.get(step.case_id)
@@ -184,7 +191,7 @@ def _picture(panel: str, bars: Sequence[Bar], missing: Mapping[str, str], index:
         span = least if least == most else f"{least} to {most}"
         overhead.append(f"Length of instrumented steps against timed ones: {span}.")
     if any(bar.apart for bar in bars):
-        marks.append(f"{_STAR}: the parts do not describe the timed steps, which take another time.")
+        marks.append(MARKED)
     linked = [bar.row for bar in bars if not bar.row.needs_no_link]
     setting = alike_setting(linked or [bar.row for bar in bars])
     caption = captioned(

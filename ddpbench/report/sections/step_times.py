@@ -7,9 +7,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ddpbench.analysis.invariants.checked import Checked
 from ddpbench.analysis.results import QUANTILES, RankTimes
 from ddpbench.analysis.statistics.judgement import MARGIN
-from ddpbench.report.captions import alike_setting, captioned, label_of, marks_of
+from ddpbench.report.captions import (
+    MARK,
+    MARKED,
+    alike_setting,
+    captioned,
+    label_of,
+    marks_of,
+    unlike_timed,
+)
 from ddpbench.report.draw import style
 from ddpbench.report.draw.lines import height_in, in_lines, text_width_in
 from ddpbench.report.draw.marks import describe
@@ -46,6 +55,8 @@ class Strips:
     row: Row
     name: str
     ranks: tuple[RankTimes, ...]
+    apart: bool = False
+    """True if its instrumented steps take another time than its timed steps, and so do not describe them."""
 
     @property
     def omitted(self) -> int:
@@ -53,17 +64,29 @@ class Strips:
         return self.ranks[0].ranks - len(self.ranks)
 
     @property
+    def known(self) -> tuple[RankTimes, ...]:
+        """Return the ranks of which it is known what fills their steps."""
+        return tuple(one for one in self.ranks if one.step_s is not None)
+
+    @property
+    def servers(self) -> tuple[int, ...]:
+        """Return the ranks that only serve, and so have no training steps."""
+        return self.ranks[0].servers
+
+    @property
     def slowest(self) -> RankTimes:
         """Return the rank whose median step is longest."""
         return max(self.ranks, key=lambda one: one.median_s)
 
 
-def section(times: Sequence[RankTimes], rows: Sequence[Row], first: Sequence[str] = ()) -> Section:
+def section(
+    times: Sequence[RankTimes], checks: Checked, rows: Sequence[Row], first: Sequence[str] = ()
+) -> Section:
     """Return the section on single steps.
 
     `first` holds the ids of the cases that the answer compares, which are drawn before all others.
     """
-    cases = _cases(times, rows)
+    cases = _cases(times, checks, rows)
     drawn = _drawn(cases, first)
     rest = len(cases) - len(drawn)
     notes = (
@@ -75,19 +98,25 @@ def section(times: Sequence[RankTimes], rows: Sequence[Row], first: Sequence[str
         anchor="step-times",
         title="Step times",
         question="How much do steps vary, and which rank waits?",
-        pictures=(_picture(drawn, _missing(rows, cases)),) if drawn else (),
+        pictures=(_picture(drawn, cases, _missing(rows, cases)),) if drawn else (),
         notes=tuple(notes),
         absent="" if drawn else "No launch recorded the times of single steps.",
-        tables=(_parts_table(drawn),) if any(_known(one) for one in drawn) else (),
+        tables=(_parts_table(drawn),) if any(one.known for one in drawn) else (),
     )
 
 
-def _cases(times: Sequence[RankTimes], rows: Sequence[Row]) -> list[Strips]:
+def _cases(times: Sequence[RankTimes], checks: Checked, rows: Sequence[Row]) -> list[Strips]:
     by_case: dict[str, list[RankTimes]] = {}
     for one in times:
         by_case.setdefault(one.case_id, []).append(one)
+    apart = unlike_timed(checks)
     return [
-        Strips(row=row, name=row.names.short(row.case), ranks=tuple(by_case[row.case_id]))
+        Strips(
+            row=row,
+            name=row.names.short(row.case),
+            ranks=tuple(by_case[row.case_id]),
+            apart=row.case_id in apart,
+        )
         for row in rows
         if row.ok and row.case_id in by_case
     ]
@@ -118,12 +147,8 @@ def _drawn(cases: Sequence[Strips], first: Sequence[str]) -> list[Strips]:
     return kept
 
 
-def _known(one: Strips) -> bool:
-    return any(each.step_s is not None for each in one.ranks)
-
-
-def _picture(cases: Sequence[Strips], missing: Mapping[str, str]) -> Picture:
-    heading = _title(cases)
+def _picture(cases: Sequence[Strips], every_case: Sequence[Strips], missing: Mapping[str, str]) -> Picture:
+    heading = _title(cases, every_case)
     every = [each for one in cases for each in one.ranks]
     rows = [one.row for one in cases]
     launches = sorted({each.launches for each in every})
@@ -134,6 +159,7 @@ def _picture(cases: Sequence[Strips], missing: Mapping[str, str]) -> Picture:
         alike_setting(rows),
         [
             f"Each thin tick: 5 % of a rank's timed steps, of {counted} launches; thick: median; triangle: p95.",
+            *_serving(cases),
             *marks_of(rows, missing),
             *(
                 [f"The axis ends before single steps of up to {milliseconds(beyond / 1e3)} ms."]
@@ -142,7 +168,7 @@ def _picture(cases: Sequence[Strips], missing: Mapping[str, str]) -> Picture:
             ),
             *_omitted(cases),
             "Ticks are at every fifth percentile of single steps, of all launches together.",
-            "In synchronous training all ranks' steps are equally long: waiting times tell which rank is slow.",
+            *_how_waits_are_read(cases),
         ],
     )
     return Picture(
@@ -175,47 +201,92 @@ def _omitted(cases: Sequence[Strips]) -> list[str]:
         return []
     roles = series_of(list(dict.fromkeys(each.role for one in left for each in one.ranks if each.role)))
     which = series_of([f"{one.omitted} of {one.ranks[0].ranks}" for one in left])
-    return [f"Shown of many ranks: rank 0 and those with {roles}; omitted: {which} ranks."]
+    first = "the first that trains" if any(one.servers for one in left) else "rank 0"
+    return [f"Shown of many ranks: {first} and those with {roles}; omitted: {which} ranks."]
 
 
-def _title(cases: Sequence[Strips]) -> str:
-    """Return the finding: the rank that waits for the largest share of its step, or else how much steps vary."""
+def _serving(cases: Sequence[Strips]) -> list[str]:
+    """Return a sentence for each case with servers, which are not drawn."""
+    return [
+        f"Not drawn of {one.name}: {_numbered(one.servers)}, the server, which has no training steps."
+        for one in cases
+        if one.servers
+    ]
+
+
+def _numbered(numbers: Sequence[int]) -> str:
+    return f"rank{'' if len(numbers) == 1 else 's'} {series_of([str(number) for number in numbers])}"
+
+
+def _how_waits_are_read(cases: Sequence[Strips]) -> list[str]:
+    """Return a sentence on the waits of ranks that keep step; an empty list if no case has such ranks."""
+    if all(one.servers or len(one.ranks) == 1 for one in cases):
+        return []
+    return [
+        "In synchronous training all ranks' steps are equally long: waiting times tell which rank is slow."
+    ]
+
+
+def _title(cases: Sequence[Strips], every_case: Sequence[Strips]) -> str:
+    """Return the finding: the rank that waits longest in a step, or else how much steps vary.
+
+    `cases` are drawn, of `every_case`. Waits shorter than the margin of verdicts, as a share of the step, are left
+    out, and so are waits in instrumented steps that do not describe the timed ones.
+    """
     fair = [one for one in cases if not one.row.oversubscribed]
     if not any(one.row.case.world_size > 1 for one in fair) and any(one.row.oversubscribed for one in cases):
-        return "Every case above one rank ran oversubscribed: none is ranked"
+        drawn = " drawn" if any(_is_fair_above_one(one) for one in every_case) else ""
+        return f"Every case{drawn} above one rank ran oversubscribed: none is ranked"
     waits = [
-        (each.exposed_wait_s / each.step_s, one, each)
+        (each.exposed_wait_s, one, each)
         for one in fair
-        if traits_of(one.row.case).exchanges
-        for each in one.ranks
-        if each.exposed_wait_s is not None and each.step_s
+        if traits_of(one.row.case).exchanges and not one.apart
+        for each in one.known
+        if each.exposed_wait_s is not None and each.exposed_wait_s >= MARGIN * (each.step_s or 0.0) > 0
     ]
-    share, case, waiting = max(waits, key=lambda found: found[0], default=(0.0, fair[0], fair[0].ranks[0]))
-    if share >= MARGIN:
-        size = milliseconds(waiting.exposed_wait_s or 0.0)
-        least = min(each.exposed_wait_s or 0.0 for each in case.ranks)
-        if len(case.ranks) > 1 and least > _MUTUAL * (waiting.exposed_wait_s or 0.0):
-            each_other = f"wait for each other, up to {size} ms"
-            who = f"Ranks of {_called(case, cases)}"
-            return first_short(
-                f"{who} {each_other} a step", f"{who} {each_other}", f"Ranks {each_other} a step"
-            )
-        whom = "other ranks"
-        if case.row.case.world_size == 2:
-            whom = next((f"rank {one.rank}" for one in case.ranks if one is not waiting), whom)
-        return first_short(
-            f"Rank {waiting.rank} of {_called(case, cases)} waits {size} ms a step for {whom}",
-            f"Rank {waiting.rank} waits {size} ms a step for {whom}",
-        )
+    if waits:
+        wait_s, case, waiting = max(waits, key=lambda found: found[0])
+        return _waiting_title(case, waiting, milliseconds(wait_s), cases)
     largest = max(fair, key=lambda one: one.row.case.world_size)
     spread = largest.slowest
     if spread.p95_s is None:
-        return first_short(
-            f"{largest.name}: too few steps to tell how much they vary",
+        return _named_title(
+            [f"{largest.name}: too few steps to tell how much they vary"],
             "Too few steps to tell how much they vary",
+            largest,
+            cases,
         )
     vary = f"vary by {percent(spread.p95_s / spread.median_s - 1)} between median and p95"
-    return first_short(f"Steps of {_called(largest, cases)} {vary}", f"Steps {vary}")
+    return _named_title([f"Steps of {_called(largest, cases)} {vary}"], f"Steps {vary}", largest, cases)
+
+
+def _is_fair_above_one(case: Strips) -> bool:
+    return case.row.case.world_size > 1 and not case.row.oversubscribed
+
+
+def _waiting_title(case: Strips, waiting: RankTimes, size: str, cases: Sequence[Strips]) -> str:
+    """Return the finding on the rank that waits longest in a step, for `size` ms."""
+    waits_s = [each.exposed_wait_s or 0.0 for each in case.known]
+    if not case.servers and len(waits_s) > 1 and min(waits_s) > _MUTUAL * max(waits_s):
+        each_other = f"wait for each other, up to {size} ms"
+        who = f"Ranks of {_called(case, cases)}"
+        wholes = (f"{who} {each_other} a step", f"{who} {each_other}")
+        return _named_title(wholes, f"Ranks {each_other} a step", case, cases)
+    whom = "the server" if case.servers else "other ranks"
+    if case.row.case.world_size == 2 and not case.servers:
+        whom = next((f"rank {one.rank}" for one in case.ranks if one is not waiting), whom)
+    waits = f"waits {size} ms a step"
+    who = f"Rank {waiting.rank} of {_called(case, cases)}"
+    wholes = (f"{who} {waits} for {whom}", f"{who} {waits}")
+    return _named_title(wholes, f"Rank {waiting.rank} {waits} for {whom}", case, cases)
+
+
+def _named_title(wholes: Sequence[str], nameless: str, case: Strips, cases: Sequence[Strips]) -> str:
+    """Return the first of `wholes` that is short enough, or else a title with the name of its case at the end.
+
+    There a page cuts a name that is too long. The name is left out if no other case is drawn.
+    """
+    return first_short(*wholes, nameless if len(cases) == 1 else f"{nameless}: {_called(case, cases)}")
 
 
 def _called(case: Strips, cases: Sequence[Strips]) -> str:
@@ -287,7 +358,7 @@ def _parts_table(cases: Sequence[Strips]) -> Table:
     )
     rows = tuple(
         (
-            Cell(text=one.name),
+            Cell(text=one.name + MARK * one.apart),
             Cell(text=_rank_name(each), key=each.rank),
             Cell.ms(each.step_s),
             Cell.ms(each.compute_s),
@@ -297,15 +368,31 @@ def _parts_table(cases: Sequence[Strips]) -> Table:
             Cell.ms(each.not_attributed_s),
         )
         for one in cases
-        if _known(one)
-        for each in one.ranks
+        for each in one.known
+    )
+    caption = (
+        "What fills each rank's instrumented step: means over steps and launches, which add up to the step"
     )
     return Table(
-        caption="What fills each rank's instrumented step: means over steps and launches, which add up to the step",
+        caption=" ".join([f"{caption}.", *remarks]) if (remarks := _remarks(cases)) else caption,
         columns=columns,
         rows=rows,
         fold="What fills each rank's step",
     )
+
+
+def _remarks(cases: Sequence[Strips]) -> list[str]:
+    """Return the sentences on marks in the table of parts, and on ranks that it lacks."""
+    marked = any(one.apart and one.known for one in cases)
+    lacking = [
+        f"{_numbered([each.rank for each in one.ranks if each not in one.known])} of {one.name}"
+        for one in cases
+        if len(one.known) < len(one.ranks)
+    ]
+    return [
+        *([MARKED] if marked else []),
+        *([f"Without instrumented steps: {series_of(lacking)}."] if lacking else []),
+    ]
 
 
 def _span(cases: Sequence[Strips]) -> tuple[float, float]:
