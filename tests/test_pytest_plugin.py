@@ -683,7 +683,7 @@ def test_what_a_gate_cannot_compare(tmp_path: Path) -> None:
     ):
         against(now, far)
     assert against(now, read_side(made(tmp_path / "run", {DDP: 40, SINGLE: 30}))).fails  # a run directory
-    with pytest.raises(RequestError, match="given twice, which would count as two sessions"):
+    with pytest.raises(RequestError, match="given twice and would count as two sessions"):
         read_baselines([str(now.path), f"{now.path}/../now"], Baselines())
 
 

@@ -195,7 +195,9 @@ def noise_of(
     if comparison is None or comparison.standard_error is None or not comparison.paired:
         reason = next((case.error for case in (first, second) if case.error), "")
         hint = f": {reason}" if reason else "; run more rounds"
-        raise RecordError(f"{run.path}: {len(both)} of the 2 rounds needed have both launches{hint}")
+        raise RecordError(
+            f"{run.path}: both launches are complete in {len(both)} of the 2 rounds needed{hint}"
+        )
     ratio = comparison.time_ratio()
     low, high = _ends(ratio)
     spread, shared = _spread(both), {mine.pair for mine, _ in both}
@@ -312,7 +314,7 @@ def _twins(cases: list[CaseRun], run: RunDir) -> tuple[CaseRun, CaseRun]:
         twin = by_case.get(replace(case.case, replicate=case.case.replicate + 1))
         if twin is not None:
             return case, twin
-    raise RecordError(f"{run.path} has no two cases that differ only in replicate")
+    raise RecordError(f"{run.path} has no A/A test, because no two of its cases differ only in replicate")
 
 
 def _flag_counts(*cases: CaseRun) -> dict[str, int]:

@@ -84,7 +84,9 @@ class Finding:
         if shown and self.verdict != "equivalent":
             shown = shows_less(self.ratio, 1) if self.verdict == "faster" else shows_more(self.ratio, 1)
         if not shown:
-            raise ValueError(f"{self.verdict}, which {self.ratio} does not show: {self.text}")
+            raise ValueError(
+                f"the ratio {self.ratio} does not show the verdict {self.verdict!r}: {self.text}"
+            )
 
     @property
     def badge(self) -> str:

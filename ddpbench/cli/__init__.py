@@ -269,8 +269,8 @@ def _function(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], i
     function = function or getattr(arguments, "run", None)
     if not callable(function):
         raise RequestError(
-            f"{arguments.command!r} of {packages_with('command', arguments.command)} sets no function to run: "
-            "in add_parser call parser.set_defaults(run=FUNCTION)"
+            f"command {arguments.command!r} of {packages_with('command', arguments.command)} has no function to "
+            "run: call parser.set_defaults(run=FUNCTION) in add_parser"
         )
     return function
 
@@ -397,8 +397,8 @@ def _check_readable(word: str) -> None:
     surrogates = any("\ud800" <= one <= "\udfff" for one in word)
     if surrogates and "\0" not in word and _is_utf8(word):
         raise RequestError(
-            f"argument {shortened(word)} is UTF-8, but Python reads {sys.getfilesystemencoding()} here: "
-            "set PYTHONUTF8=1, or a locale such as LC_ALL=C.UTF-8"
+            f"argument {shortened(word)} is UTF-8, but Python decodes arguments as {sys.getfilesystemencoding()} "
+            "here: set PYTHONUTF8=1, or a locale such as LC_ALL=C.UTF-8"
         )
     if "\0" in word or surrogates:
         raise RequestError(f"argument {shortened(word)} has a NUL or bytes that are not UTF-8: remove them")

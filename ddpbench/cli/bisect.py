@@ -91,7 +91,7 @@ def _run(arguments: argparse.Namespace) -> int:
         )
         worst = _worst([one for one in changes.changes if not chosen or one.case.case_id == chosen[0]])
         if worst is None:
-            raise RequestError(f"{other} does not have the case that became slower")
+            raise RequestError(f"{other} lacks the case that became slower")
         if not chosen:
             chosen.append(worst.case.case_id)
         return worst

@@ -132,8 +132,8 @@ def _refuse_drift(arguments: argparse.Namespace) -> None:
 
     if arguments.drift is not None or arguments.across:
         raise RequestError(
-            "--drift and --across apply to two runs: leave them out with --interleave, whose sides share the machine "
-            "and its drift"
+            "--drift and --across apply to two runs: leave them out with --interleave, which measures both sides "
+            "alternately on this machine"
         )
 
 

@@ -45,7 +45,10 @@ def _run(arguments: argparse.Namespace) -> int:
             raise
         except KeyboardInterrupt:
             page_of = command("ddpbench", "report", arguments.out)
-            say(f"interrupted; the launches are merged. To make the page, run: {page_of}", sys.stderr)
+            say(
+                f"interrupted; the launches are merged, but the report is not written. To write it, run: {page_of}",
+                sys.stderr,
+            )
             raise
     count = len(arguments.run_dirs)
     show(f"{merged.launches} launches of {count} runs in {merged.run.path}", file=sys.stderr)

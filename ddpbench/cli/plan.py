@@ -60,7 +60,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if source.is_dir():
         if arguments.overrides or arguments.out:
             raise RequestError(
-                f"{source} is planned already: leave out --set and --out, or give the experiment"
+                f"{source} is already planned: leave out --set and --out, or give the experiment to plan it again"
             )
         run = RunDir(source)
         lines = lines_of(run, **given)

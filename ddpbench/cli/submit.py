@@ -143,8 +143,8 @@ def _asked_for(arguments: argparse.Namespace) -> Submission:
 
         if arguments.overrides or arguments.out or arguments.nodes is not None or arguments.ranks_per_node:
             raise RequestError(
-                f"{path} is planned already: leave out --nodes, --ranks-per-node, --set and --out, or "
-                "give the experiment"
+                f"{path} is already planned: leave out --nodes, --ranks-per-node, --set and --out, or give the "
+                "experiment to plan it again"
             )
         submission = open_submission(path)
         if "options" in given:  # a new option replaces the one of the same name

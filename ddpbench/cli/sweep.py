@@ -68,7 +68,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.verbose and not arguments.dry_run:
         raise RequestError("--verbose shows each launch of a plan: give it with --dry-run")
     if arguments.quiet and arguments.dry_run:
-        raise RequestError("--quiet prints the answer, and a dry run gives no answer: give one of them")
+        raise RequestError(
+            "--quiet prints the answer, and a dry run has none: leave out --quiet or --dry-run"
+        )
     fabric = fabric_overrides(arguments.fabric) if arguments.fabric is not None else []
     request = SweepRequest(
         experiment=find_experiment(arguments.experiment),

@@ -125,7 +125,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if not proved and not broken:
         what = "skipped, or have nothing to compare" if unproved else "skipped"
         say(
-            f"nothing was proved, because all cases were {what}; choose other strategies or --world-size",
+            f"nothing was proved: all cases were {what}. Choose other strategies or another --world-size",
             sys.stderr,
         )
     return 0 if proved and not broken else 1

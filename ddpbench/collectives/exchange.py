@@ -56,7 +56,7 @@ def gather_bytes(
     counts = [int(size.item()) for size in sizes]
     for rank, count in enumerate(counts):
         if not 0 <= count <= most:
-            raise foreign(rank, f"{count:,} bytes; {most:,} are the most")
+            raise foreign(rank, f"{count:,} bytes; at most {most:,} are allowed")
     padded = torch.zeros(max(1, *counts), dtype=torch.uint8, device=device)
     if own:
         padded[: len(own)] = torch.frombuffer(bytearray(own), dtype=torch.uint8).to(device)
@@ -119,7 +119,7 @@ def whole(value: Any, most: int) -> int:
     if type(value) is not int:
         raise TypeError("expected a whole number")
     if not 0 <= value <= most:
-        raise ValueError(f"{value} is not from 0 to {most}")
+        raise ValueError(f"{value} is outside 0 to {most}")
     return value
 
 
@@ -165,7 +165,7 @@ def shape_of(value: Any) -> list[int]:
     """
     lengths = strides_of(value)
     if math.prod(max(1, length) for length in lengths) > _MOST_NUMBERS:
-        raise ValueError("no tensor has such a shape")
+        raise ValueError("a shape too large for any tensor")
     return lengths
 
 

@@ -70,8 +70,8 @@ class Transport:
         which = "the rank itself" if itself else f"rank {other}, which does not exist"
         advice = "" if itself else " (is a `% size` missing?)"
         raise ValueError(
-            f"{method}() of a message {direction} {which}; it must be another of the ranks 0 to {self.size - 1}"
-            f"{advice}"
+            f"{method}() was called for a message {direction} {which}; use another of the ranks 0 to "
+            f"{self.size - 1}{advice}"
         )
 
     def receive_any(self, part: torch.Tensor) -> int:
@@ -84,7 +84,7 @@ class Transport:
             source = dist.recv(part, src=None, group=self._group)
         except RuntimeError as error:
             raise CollectiveError(
-                f"rank {self.rank}: {self.phase}: the message from any rank did not go through: {error}"
+                f"rank {self.rank}: {self.phase}: no message could be received from any rank: {error}"
             ) from error
         self.received[source] += part.numel() * part.element_size()
         return source
@@ -109,7 +109,8 @@ class Transport:
             work.wait()
         except RuntimeError as error:
             raise CollectiveError(
-                f"rank {self.rank}: {self.phase}: the message {direction} rank {other} did not go through: {error}"
+                f"rank {self.rank}: {self.phase}: the message {direction} rank {other} was not transferred: "
+                f"{error}"
             ) from error
 
 

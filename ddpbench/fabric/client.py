@@ -76,7 +76,9 @@ class Fabric:
 
     def __init__(self, links: Links, *, nodes: int, ranks_per_node: int, log: Path) -> None:
         if sys.platform != "linux":
-            raise FabricError(f"a fabric is made of Linux's network namespaces; this is {sys.platform}")
+            raise FabricError(
+                f"an emulated network needs the network namespaces of Linux; this is {sys.platform}"
+            )
         self._topology = draw(links, nodes=nodes, ranks_per_node=ranks_per_node)
         self._log = log
         output = open_to_append(log)
@@ -97,7 +99,7 @@ class Fabric:
                 )
         except OSError as error:
             ours.close()
-            raise FabricError(f"the process that holds a fabric could not be started: {error}") from None
+            raise FabricError(f"the process of the emulated network could not be started: {error}") from None
         try:
             made = self._ask(
                 MAKE_TIMEOUT_S, do="make", wiring=self._topology.wiring.to_json(), store_port=STORE_PORT
@@ -183,7 +185,7 @@ class Fabric:
             if left <= 0 or not select.select([self._connection], [], [], left)[0]:
                 was = "was stopped, by SIGSTOP or a debugger" if is_stopped(self.pid) else "did not answer"
                 raise FabricError(
-                    f"the process that holds the fabric {was}; run the command again, or see {self._log}"
+                    f"the process of the emulated network {was}; run the command again, or see {self._log}"
                 )
             try:
                 data = self._connection.recv(1 << 20)

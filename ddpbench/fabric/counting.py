@@ -93,7 +93,7 @@ def _dump(connection: socket.socket) -> list[bytes]:
             if kind == _NLMSG_DONE:
                 return found
             if kind == _NLMSG_ERROR:
-                raise FabricError("the kernel refused to report what its links carried")
+                raise FabricError("the kernel refused to report how much its links transferred")
             found.append(data[start + _HEADER.size : start + length])
             start += (length + 3) & ~3
 

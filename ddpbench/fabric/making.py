@@ -192,7 +192,8 @@ def _needing(what: str, module: str, consequence: str) -> Iterator[None]:
     except NetlinkError as error:
         if error.code in (errno.EOPNOTSUPP, errno.ENOENT):
             raise FabricError(
-                f"the kernel has no {what} ({module}): {consequence}, or use a kernel with it (sudo modprobe {module})"
+                f"the kernel has no {what}: {consequence}. Load {module} (sudo modprobe {module}), or use a "
+                "kernel that has it"
             ) from None
         if error.code in (errno.EPERM, errno.EACCES):
             raise FabricError(_why_not(OSError(error.code, ""), "net")) from None

@@ -234,7 +234,7 @@ def _check(links: Links, nodes: int, ranks_per_node: int) -> None:
             f"a fabric of {nodes} nodes with {ranks_per_node} ranks each: both must be 1 or more"
         )
     if nodes > MAX_NODES:
-        raise FabricError(f"a fabric of {nodes} nodes: one machine's has at most {MAX_NODES}")
+        raise FabricError(f"a fabric of {nodes} nodes: one machine can emulate {MAX_NODES} at most")
     if links.local_bandwidth is not None and nodes * ranks_per_node > MAX_SPACES:
         raise FabricError(
             f"{nodes} x {ranks_per_node} ranks with separate links (local_bandwidth) need {nodes * ranks_per_node} "
@@ -247,7 +247,7 @@ def _check(links: Links, nodes: int, ranks_per_node: int) -> None:
         )
     if len(links.bandwidth) not in (1, nodes):
         raise FabricError(
-            f"{len(links.bandwidth)} rates for {nodes} nodes: give one for all, or one for each"
+            f"{len(links.bandwidth)} rates for {nodes} nodes: give one rate for all nodes, or one per node"
         )
     if nodes % links.racks:
         raise FabricError(f"{nodes} nodes do not divide evenly over {links.racks} racks")
@@ -255,13 +255,13 @@ def _check(links: Links, nodes: int, ranks_per_node: int) -> None:
     for rate in given:
         if rate is not None and not (math.isfinite(rate) and rate >= MIN_RATE):
             raise FabricError(
-                f"a link of {format_bit_rate(rate)} cannot be made: {format_bit_rate(MIN_RATE)} is the slowest; "
-                "where links are slowed, dilate or shrink by less"
+                f"a link of {format_bit_rate(rate)} cannot be made: the slowest possible rate is "
+                f"{format_bit_rate(MIN_RATE)}. If dilation or shrink slows the links, reduce it"
             )
     if not 0 <= links.latency_s <= MAX_LATENCY_S:
         raise FabricError(
-            f"a delay of {format_seconds(links.latency_s)} cannot be made: {format_seconds(MAX_LATENCY_S)} is the "
-            "longest; where time is dilated, dilate by less"
+            f"a delay of {format_seconds(links.latency_s)} cannot be made: the longest possible delay is "
+            f"{format_seconds(MAX_LATENCY_S)}. If dilation lengthens it, reduce dilation"
         )
 
 

@@ -179,7 +179,7 @@ def lines_of(run: RunDir, **changes: Any) -> Lines:
             again = command("ddpbench", "submit", run.path.parent)
             raise RequestError(f"{run.path} belongs to Slurm jobs: {again}") from None
         raise RequestError(
-            f"{run.path} was measured by ddpbench sweep, which also resumes it; plan the experiment itself"
+            f"{run.path} was made by ddpbench sweep: resume it with ddpbench sweep, or plan its experiment"
         ) from None
     with contextlib.suppress(OSError, OutputError):  # reported when the job runs
         check_own(run.path)

@@ -190,8 +190,8 @@ class StepRecorder:
         ops = {str(op) for (_, _, op, _), *_ in self._transfers}
         if unknown := sorted(op for op in ops if operation_of(op) is None):
             raise ValueError(
-                f"unknown operation {', '.join(unknown)!r} of a transfer: say when its data flow, as in "
-                f"{f'{unknown[0]}/together'!r} (ddpbench/records/operations.py lists the ways)"
+                f"unknown operation {', '.join(unknown)!r} of a transfer: add a data flow to its name, such as "
+                f"{f'{unknown[0]}/together'!r} (ddpbench/records/operations.py lists the data flows)"
             )
         marks = [mark for step in self._steps for mark in (step.start, step.end)]
         marks += [mark for _, _, start, end in self._spans for mark in (start, end)]

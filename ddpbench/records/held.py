@@ -143,15 +143,15 @@ class HeldFolder:
     def _check_owner(self, link: Path, owner: int) -> None:
         if is_planted_in(self.descriptor, owner):
             raise OutputError(
-                f"{link} is another user's link in a folder that everybody can write to: give another name"
+                f"{link} is a link of another user in a folder that everybody can write to: give another name"
             )
         if owner in (os.geteuid(), 0):
             return
         for depth, (above, folder) in enumerate(zip(self._folders, self._folders[1:], strict=False), 1):
             if is_planted_in(above, os.fstat(folder).st_uid):
                 raise OutputError(
-                    f"{link} is another user's link, below {Path('/', *self._names[:depth])}, which they have put into "
-                    "a folder that everybody can write: give another name"
+                    f"{link} is a link of another user, below their folder {Path('/', *self._names[:depth])}, "
+                    "which is in a folder that everybody can write to: give another name"
                 )
 
     def remove_made(self) -> None:

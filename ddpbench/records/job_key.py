@@ -48,8 +48,8 @@ def job_key(run: RunDir, env: Mapping[str, str]) -> tuple[bytes, str]:
     if given := env.get(KEY_VARIABLE):
         if len(given) < _SHORTEST:
             raise RequestError(
-                f"{KEY_VARIABLE} has {len(given)} characters: give at least {_SHORTEST}, the same on every node, "
-                "such as those that `openssl rand -hex 32` prints"
+                f"{KEY_VARIABLE} has {len(given)} characters: give at least {_SHORTEST}, the same on every node. "
+                "`openssl rand -hex 32` prints such a key"
             )
         return hashlib.sha256(given.encode("utf-8", "surrogateescape")).digest(), ""
     try:

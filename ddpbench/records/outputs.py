@@ -168,8 +168,8 @@ def _checked(path: Path) -> Iterator[_Target | int]:
             what = "a block device" if stat.S_ISBLK(mode) else kind_of(mode)
             raise OutputError(f"{path} is {what}: name a file, a pipe or - for standard output")
         if target.is_replaced and (run := _run_read_from(target.path)) is not None:
-            what = "is what" if target.found is not None else "would be what"
-            raise OutputError(f"{path} {what} the run {run} is read from: name another file")
+            what = "is" if target.found is not None else "would be"
+            raise OutputError(f"{path} {what} a file of the run {run}: name another file")
         if target.found is not None:
             _check_planted(target, target.found)
             if not os.access(target.itself / target.path.name, os.W_OK):

@@ -196,7 +196,7 @@ def _links(text: str) -> str:
             raise ValueError(f"{text!r} is not a valid description of network links: {error}") from None
         rates = [*links.bandwidth, links.uplink, links.local_bandwidth]
         if not all(rate is None or 0 < rate <= MAX_RATE for rate in rates) or links.racks < 1:
-            raise ValueError(f"{text!r} names links that carry nothing, or more than any does")
+            raise ValueError(f"{text!r} has a link rate or a number of racks that is out of range")
         for what, number, limit in (
             ("racks", links.racks, limits.RACKS),
             ("a latency", links.latency_s, limits.LATENCY_S),

@@ -371,8 +371,8 @@ def refuse(misplaced: Iterable[tuple[Path, str]]) -> None:
     """
     for path, kind in misplaced:
         raise IdentityError(
-            f"{on_one_line(str(path))} is {kind}, but a run directory must hold its files and folders "
-            "themselves: put the file or folder itself there, or remove this"
+            f"{on_one_line(str(path))} is {kind}, but must be a regular file or folder: replace it by the file or "
+            "folder itself, or remove it"
         )
 
 
@@ -588,8 +588,8 @@ class RunDir:
         """
         if self.report.exists() and not self.cases.exists() and not self.packed.exists():
             raise RequestError(
-                f"{self.path} holds a report without the records it was made from (cases/ or "
-                f"{self.packed.name}), so {so}: run this where the sweep ran"
+                f"{self.path} has a report but no records (cases/ or {self.packed.name}), so {so}: run this where "
+                "the sweep ran"
             )
 
     def _leading_elsewhere(self) -> Iterator[tuple[Path, str]]:

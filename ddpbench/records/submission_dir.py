@@ -141,8 +141,8 @@ class SubmissionDir:
         if not runs:
             raise RequestError(f"{self.path} is a submission without measurements yet")
         raise RequestError(
-            f"{self.path} is a submission whose runs were not merged yet: {command('ddpbench', 'submit', self.path)} "
-            f"merges them once their jobs have ended; or give one of them, such as {runs[0].path}"
+            f"{self.path} is a submission whose runs are not merged yet. When its jobs have ended, merge them "
+            f"with {command('ddpbench', 'submit', self.path)}, or give one of the runs, such as {runs[0].path}"
         )
 
 

@@ -69,14 +69,14 @@ _TERMS: tuple[tuple[str, str], ...] = (
         "master",
         (
             "After backward one rank gathers all gradients, averages them and sends them back. Its link carries n-1 "
-            "times the gradients each way, a ring's 2(n-1)/n times."
+            "times the gradients each way; a link of a ring carries 2(n-1)/n times."
         ),
     ),
     (
         "independent",
         (
-            "Ranks that train at the same time and exchange nothing. Their throughput is the upper bound of every "
-            "strategy; contention for the machine has already reduced it."
+            "Ranks that train at the same time and exchange nothing. Their throughput, which contention for the "
+            "machine reduces, is the upper bound of every strategy."
         ),
     ),
     (
@@ -110,11 +110,11 @@ _TERMS: tuple[tuple[str, str], ...] = (
     (
         "p95",
         (
-            "The 95th percentile: one single step in twenty is longer. It is of the timed steps of all launches "
-            "together, and no interval."
+            "The 95th percentile of the timed steps of all launches together: one step in twenty is longer. It is "
+            "not an interval."
         ),
     ),
-    ("not attributed", "Time of a step in none of its other parts. With it the parts add up to the step."),
+    ("not attributed", "Time of a step that belongs to none of its other parts; all parts add up to the step."),
     (
         "loss of efficiency",
         (
@@ -199,8 +199,8 @@ _TERMS: tuple[tuple[str, str], ...] = (
     (
         "staleness",
         (
-            "Updates between the moment a worker gets parameters and the moment its gradient is applied. It is n - "
-            "2 for n equally fast ranks, one of them the server."
+            "The number of updates between the moment a worker gets parameters and the moment its gradient is "
+            "applied. It is n - 2 for n equally fast ranks, one of them the server."
         ),
     ),
     (

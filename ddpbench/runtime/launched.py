@@ -130,8 +130,8 @@ def _check_mpiexec(program: str) -> None:
     if not any(name in found.stdout for name in _PMI):
         first = (found.stdout.strip() or "it does not say what it is").partition("\n")[0]
         raise MachineError(
-            f'launcher = "mpiexec": {program} is not part of MPICH or a related MPI ({first}), so ranks '
-            f"would not get their numbers; {needs}"
+            f'launcher = "mpiexec": {program} is not part of MPICH or a related MPI ({first}), so ranks would not '
+            f"get their rank numbers; {needs}"
         )
 
 

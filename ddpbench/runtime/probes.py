@@ -32,7 +32,7 @@ def probed(server: ServerProcess, folder: Path, *, log_stays: bool = True) -> di
     path = folder / "probe.json"
     code = server.probe(path, None, START_TIMEOUT_S)
     if code is None:
-        raise LaunchError("the probe of this machine did not end")
+        raise LaunchError(f"the check of this machine did not end within {START_TIMEOUT_S:.0f} s")
     if code != 0:
         said = tail_of(path.with_suffix(".log"), where=log_stays)
         raise LaunchError(f"torch does not work here{said}")

@@ -135,7 +135,7 @@ class Replica(ABC):
 
         Called only if the strategy's `step_reason` returns None.
         """
-        raise NotImplementedError(f"{type(self).__name__} cannot make a workload's own steps")
+        raise NotImplementedError(f"{type(self).__name__} cannot train with a workload's step()")
 
     @abstractmethod
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:

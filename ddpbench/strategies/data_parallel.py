@@ -198,8 +198,9 @@ class ThreadedReplica(Replica):
                 thread.submit(torch.autograd.backward, *walk).result()
             if seen:
                 raise CannotTrainError(
-                    "its backward draws the forward's random numbers again, as checkpointing does for dropout. On CPUs "
-                    "replicas are threads that share one generator, so the numbers would differ"
+                    "its backward pass repeats random numbers of the forward pass, as checkpointing does for "
+                    "dropout. On CPUs, replicas are threads that share one random generator, so the numbers "
+                    "would differ"
                 )
 
     def _on_all(self, functions: Sequence[Callable[..., T]], arguments: Sequence[tuple[Any, ...]]) -> list[T]:

@@ -169,8 +169,8 @@ class _Threads(torch.autograd.Function):
     def backward(ctx: Any, *slopes: torch.Tensor | None) -> Any:
         if torch.is_grad_enabled():  # with create_graph: the result has no graph, and would count as constant
             raise CannotTrainError(
-                "its step takes gradients of gradients (create_graph=True), which the threads that stand in for GPUs "
-                "on CPUs do not have"
+                "its step takes gradients of gradients (create_graph=True), which data_parallel cannot compute "
+                "on CPUs, where threads take the place of GPUs"
             )
         return (None, *ctx.call.back(slopes))
 

@@ -126,7 +126,7 @@ def _variables(env: Mapping[str, str], names: Sequence[str]) -> dict[str, int]:
         values[name] = int(env[name])
     if values["RANK"] >= values["WORLD_SIZE"]:
         ranks = f"RANK={values['RANK']} and WORLD_SIZE={values['WORLD_SIZE']} in the environment"
-        raise ValueError(f"{ranks}: ranks count from 0 to WORLD_SIZE - 1")
+        raise ValueError(f"{ranks}: RANK must be from 0 to WORLD_SIZE - 1")
     if not 0 < values.get("MASTER_PORT", 1) < 65536:
         raise ValueError(
             f"MASTER_PORT={values['MASTER_PORT']} in the environment is not a port: give 1 to 65535"

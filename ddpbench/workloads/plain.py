@@ -152,7 +152,7 @@ class PlainWorkload(Workload[BaseModel]):
         make = method_of(self.instance(options), "dataset")
         if missing := {"RANK", "WORLD_SIZE"} - os.environ.keys():
             raise ValueError(
-                f"the environment lacks {' and '.join(sorted(missing))}, which the class must not remove"
+                f"the environment lacks {' and '.join(sorted(missing))}: the class must not remove these variables"
             )
         place = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
         wanted = inspect.signature(make).parameters

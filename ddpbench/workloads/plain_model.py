@@ -75,7 +75,8 @@ class ModelWithStep(OwnModel):
 
     def __deepcopy__(self, _memo: Any) -> ModelWithStep:
         raise TypeError(
-            "a model whose class has step() cannot be copied, since its object may hold anything: make another"
+            "a model whose class has step() cannot be copied, because its object may hold anything: create "
+            "another model instead"
         )
 
 

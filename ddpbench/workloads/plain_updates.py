@@ -125,7 +125,8 @@ def own_optimizers(
             raise
         first = next(iter(inspect.signature(make).parameters), "")
         raise TypeError(
-            f"{error}; next to step(), {first!r} is the model: optimizer(self, parameters) is given its parameters"
+            f"{error}; in a class with step(), optimizer() is given the model as {first!r}. To get the "
+            "parameters, write optimizer(self, parameters)"
         ) from error
 
 

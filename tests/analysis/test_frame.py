@@ -417,7 +417,7 @@ def test_without_a_shared_round_there_is_no_speed_up(tmp_path: Path) -> None:
 
 def test_a_setting_of_a_type_that_is_no_column_s_is_refused() -> None:
     assert setting("snapshot_every").unit == "steps"
-    with pytest.raises(TypeError, match=r"bucket_cap_mb is a .* give it a column in"):
+    with pytest.raises(TypeError, match=r"bucket_cap_mb is of type .* add its column in"):
         setting("bucket_cap_mb")
 
 

@@ -615,15 +615,15 @@ def _strange() -> dict[str, Model]:
         "WeightNorm": {},
         "Hooked": {"fsdp": _skipped("for shards without their hooks")},
         "AsksInStep": {},
-        "Packed": {"data_parallel": _skipped("cannot divide them among its replicas")},
-        "PackedLoader": {"data_parallel": _skipped("cannot divide them among its replicas")},
+        "Packed": {"data_parallel": _skipped("cannot divide a batch among its replicas")},
+        "PackedLoader": {"data_parallel": _skipped("cannot divide a batch among its replicas")},
     }
     found = {
         f"strange-{name}": Model(text=_of_file(name), promises={**sound, **changed})
         for name, changed in others.items()
     }
     found["strange-Lazy"] = Model(
-        text=_of_file("Lazy"), refused=("are not made yet", "pass a batch through it")
+        text=_of_file("Lazy"), refused=("uninitialised lazy parameters", "pass a batch through the model")
     )
     found["strange-PackedUnsaid"] = Model(text=_of_file("PackedUnsaid"), refused=("samples(self, batch)",))
     return found
@@ -650,8 +650,8 @@ def _updates() -> dict[str, Model]:
         "DrawsInOptimizer": {"ddp": drawn, "master": drawn},
         "DrawsBeforeUpdate": {"ddp": drawn, "master": drawn},
         "DrawsInStep": {"ddp": drawn, "master": drawn},
-        "WrapsOptimizer": {"zero1": _skipped("steps another one (Adam)")},
-        "WrapsInStep": {"zero1": _skipped("steps another one (Adam)")},
+        "WrapsOptimizer": {"zero1": _skipped("steps another optimizer, Adam")},
+        "WrapsInStep": {"zero1": _skipped("steps another optimizer, Adam")},
         "HoldsLock": {},
         "Nested": {},
         "ByMethods": {"fsdp": _skipped("in blocks: a parameter was used outside its module's forward")},

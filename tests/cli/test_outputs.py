@@ -349,11 +349,11 @@ def test_what_a_run_is_read_from_is_not_replaced(
         for path in (file, link):
             assert run([*words, "--out", str(path)]) == 2
             said = capsys.readouterr().err
-            assert re.search(r" is what the run \S+/(one|two) is read from: name another file\n", said), said
+            assert re.search(r" is a file of the run \S+/(one|two): name another file\n", said), said
             assert file.read_bytes() == before
     for name in ("fabric.json", "merged.json", "cases/more.jsonl"):
         assert run([*words, "--out", str(runs / "one" / name)]) == 2
-        assert re.search(r" would be what the run \S+/one is read from: name", capsys.readouterr().err)
+        assert re.search(r" would be a file of the run \S+/one: name", capsys.readouterr().err)
         assert not (runs / "one" / name).exists()
     assert run([*words, "--out", str(runs / "one" / "cases.csv")]) == 0
     assert run([*words, "--out", str(runs / "one" / "more.csv")]) == 0
@@ -695,7 +695,7 @@ def test_a_link_below_somebody_elses_folder_is_not_followed(where: str, shared: 
     (planted / "folder").symlink_to(mine)
     for path in (planted, *planted.rglob("*")):
         os.chown(path, 65534, 65534, follow_symlinks=False)
-    refusal = f"is another user's link, below {planted}, which they have put into a folder that everybody can"
+    refusal = f"is a link of another user, below their folder {planted}, which is in a folder that everybody can"
     for write in (
         check_output,
         lambda path: write_output(path, "x"),

@@ -159,7 +159,7 @@ def test_what_has_no_records_is_not_exported_as_failed(
     shutil.rmtree(run_dir.cases)
     for command in ("report", "export"):
         assert run([command, str(run_dir.path), *(["--format", "csv"] if command == "export" else [])]) == 2
-        assert "holds a report without the records" in capsys.readouterr().err
+        assert "has a report but no records" in capsys.readouterr().err
 
 
 def test_an_experiment_of_a_run_that_is_empty_is_not_the_default_one(
@@ -179,7 +179,7 @@ def test_a_name_without_a_file_is_held_against_those_that_are_here(
     (tmp_path / "mine.toml").write_text('\ufeffname = "mine"\n', encoding="utf-8")
     assert run(["sweep", "mine.tml"]) == 2
     assert (
-        "no file and no experiment 'mine.tml'; did you mean the file 'mine.toml'?" in capsys.readouterr().err
+        "there is no file or experiment 'mine.tml'; did you mean the file 'mine.toml'?" in capsys.readouterr().err
     )
     assert run(["sweep", "mine.toml", "--dry-run"]) == 0  # like a file that an editor has just created
 

@@ -139,7 +139,7 @@ def test_an_empty_text_is_no_value(
         (["submit", "quick", "--dry-run", "--nodes", MANY], "--nodes: a whole number of about 400 digits"),
         (["sweep", "qu\0ick"], r"argument 'qu\x00ick' has a NUL"),
         (["sweep", "quick", "--out", "a\udcff"], "bytes that are not UTF-8"),
-        (["sweep", "quick", "--out", "Z\udcc3\udcbcrich"], "is UTF-8, but Python reads"),
+        (["sweep", "quick", "--out", "Z\udcc3\udcbcrich"], "is UTF-8, but Python decodes"),
         (["sweep", "quick", "--out", "Z\udcc3\udcbc\0"], "has a NUL or bytes"),
         (["sweep", LONG], "the name is too long"),
         (["sweep", f"{LONG}.toml"], "the name is too long"),

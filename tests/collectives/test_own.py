@@ -120,17 +120,17 @@ def test_whether_it_is_an_algorithm_is_left_to_a_rank_where_only_that_can_tell(
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (1, "the rank itself; it must be another of the ranks 0 to 2$"),
-        (3, r"rank 3, which does not exist; it must be another of the ranks 0 to 2 \(is a `% size` missing"),
-        (-1, "rank -1, which does not exist; it must be"),
+        (1, "the rank itself; use another of the ranks 0 to 2$"),
+        (3, r"rank 3, which does not exist; use another of the ranks 0 to 2 \(is a `% size` missing"),
+        (-1, "rank -1, which does not exist; use another"),
     ],
 )
 def test_a_message_to_no_other_rank_is_refused_before_gloo_has_it(other: int, said: str) -> None:
     transport = Transport.__new__(Transport)  # without a process group, so that nothing can be sent
     transport.rank, transport.size = 1, 3
-    with pytest.raises(ValueError, match=rf"^send\(\) of a message to {said}"):
+    with pytest.raises(ValueError, match=rf"^send\(\) was called for a message to {said}"):
         transport.send(torch.ones(2), other)
-    with pytest.raises(ValueError, match=rf"^receive\(\) of a message from {said}"):
+    with pytest.raises(ValueError, match=rf"^receive\(\) was called for a message from {said}"):
         transport.receive(torch.ones(2), other)
 
 

@@ -213,18 +213,18 @@ def test_one_node_without_a_store_has_nothing_to_prove() -> None:
 @pytest.mark.parametrize(
     ("text", "nodes", "ranks", "said"),
     [
-        ("1 Gbit/s", 300, 1, "a fabric of 300 nodes: one machine's has at most 128"),
+        ("1 Gbit/s", 300, 1, "a fabric of 300 nodes: one machine can emulate 128 at most"),
         ("1 Gbit/s", 0, 1, "a fabric of 0 nodes with 1 ranks each: both must be 1 or more"),
-        ("1 Gbit/s, 2 Gbit/s", 3, 1, "2 rates for 3 nodes: give one for all, or one for each"),
+        ("1 Gbit/s, 2 Gbit/s", 3, 1, "2 rates for 3 nodes: give one rate for all nodes, or one per node"),
         ("1 Gbit/s; 2 racks", 3, 1, "3 nodes do not divide evenly over 2 racks"),
         ("1 Gbit/s", 128, 64, "a fabric of 128 nodes with 64 ranks each: no job has more than 4,096 ranks"),
         (
             "1 Gbit/s; latency 20 s",
             2,
             1,
-            "a delay of 20 s cannot be made: 10 s is the longest; where time is dilated",
+            "a delay of 20 s cannot be made: the longest possible delay is 10 s. If dilation",
         ),
-        ("10 kbit/s", 2, 1, "a link of 10 kbit/s cannot be made: 1 Mbit/s is the slowest"),
+        ("10 kbit/s", 2, 1, "a link of 10 kbit/s cannot be made: the slowest possible rate is 1 Mbit/s"),
         (
             "1 Gbit/s; local 1 Gbit/s",
             100,

@@ -69,7 +69,7 @@ def line_of(text: str) -> int:
     ("name", "said"),
     [
         (own("TooShort"), r"its first batch failed: .*gave this rank 3 samples; one step of it needs 4"),
-        (own("WrongBatch"), r"gave a batch of 32 samples, and 4 were asked for"),
+        (own("WrongBatch"), r"returned a batch of 32 samples instead of 4"),
         (own("Vector"), r"returned a tensor of shape \[4\]; it must return a scalar"),
         (own("Number"), r"loss\(model, batch\) returned a float; it must return a scalar"),
         (own("Infinite"), r"its loss is inf in the first step"),
@@ -307,7 +307,7 @@ def test_two_ranks_of_a_sound_one_are_proved_and_measured(
 @pytest.mark.parametrize(
     ("name", "purpose", "said"),
     [
-        ("EndlesslyTheSame", "proof", "all 2 ranks were given the same batch"),
+        ("EndlesslyTheSame", "proof", "all 2 ranks received the same batch"),
         ("Uneven", "proof", "a pass has 16 batches on rank 0 and 12 on rank 1"),
         ("UnevenUntold", "measure", "on rank 0 and 12 on rank 1"),
     ],

@@ -384,7 +384,7 @@ def test_a_command_of_a_package_is_run_and_a_broken_one_stops_no_other(
     assert run(["breaks"]) == 2
     assert "'breaks' of the package ddp-topk failed: KeyError: 'of mine' (" in capsys.readouterr().err
     assert run(["idle"]) == 2
-    assert "'idle' of the package ddp-topk sets no function to run" in capsys.readouterr().err
+    assert "command 'idle' of the package ddp-topk has no function to run" in capsys.readouterr().err
     assert run(["list"]) == 0
     capsys.readouterr()
     for words, said in (

@@ -195,7 +195,7 @@ def test_a_run_of_more_than_the_limit_is_not_merged(
         with file.open("r+b") as sparse:
             sparse.truncate(most // 2)
     with pytest.raises(
-        RequestError, match=rf"{paths[1]} has more .* \({most:,} bytes, or .*\): leave it out"
+        RequestError, match=rf"{paths[1]} has more .* \({most:,} bytes, or .*\): leave this run out"
     ):
         merge(paths, tmp_path / "next")
     assert not (tmp_path / "next").exists()
@@ -221,7 +221,7 @@ def test_files_that_are_left_out_count_before_they_are_read_whole(
         with stray.open("w", encoding="utf-8") as sparse:
             sparse.write(json.dumps(start | {"attempt": attempt}) + "\n")
             sparse.truncate(most // 2)
-    with pytest.raises(RequestError, match="has more records and logs than a merge copies of one run"):
+    with pytest.raises(RequestError, match="has more records and logs than ddpbench merges from one run"):
         merge(paths, tmp_path / "out")
     monkeypatch.setattr("ddpbench.records.archive.MOST_BYTES", 4 * most)
     monkeypatch.setattr("ddpbench.launch.merge.launches._readdress", lambda *_: None)

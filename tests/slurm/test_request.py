@@ -114,7 +114,7 @@ KNOWN = (
             "short",
             4,
             1801,
-            "the jobs ask for 31 min, but the limit of partition short is 30 min; with --time 30",
+            "the jobs ask for 31 min, but the limit of partition short is 30 min. With --time 30",
         ),
         ("short,long", 4, 7200, None),
         ("short,long", 5, 60, "has 4 nodes"),

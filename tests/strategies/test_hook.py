@@ -137,7 +137,7 @@ def test_one_that_sends_what_it_keeps_wrongly_is_refused(
         (
             "PromisesMore",
             "failed",
-            r"PromisesMore: it promises 'averaged', and its build\(\) returned a Hook",
+            r"PromisesMore promises 'averaged', but its build\(\) returned a Hook",
         ),
         (
             "BuildsNothing",

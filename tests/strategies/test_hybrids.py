@@ -487,5 +487,5 @@ def test_a_hybrid_that_aggregates_wrongly_is_seen(strategy: str, breaks: str) ->
 def test_pipelines_that_are_all_dealt_the_same_share_are_refused() -> None:
     for found in run_ranks(proofs, 4, "pipeline", {"replicas": 2}, "mlp:small", "one share for all"):
         assert found == (
-            "pipeline deals a step's samples in 2 shares, and its ranks take only 0 of them: see its dealt()"
+            "pipeline divides a step's samples into 2 parts, but its ranks take only some (0): see its dealt()"
         )

@@ -275,8 +275,8 @@ def test_the_group_that_ray_has_formed_is_used_and_left_to_it(formed: None) -> N
 @pytest.mark.parametrize(
     ("backend", "processes", "words"),
     [
-        ("nccl", 1, "gloo, rank 0 of 1, and not nccl, rank 0 of 1"),
-        ("gloo", 2, "rank 0 of 1, and not gloo, rank 0 of 2"),
+        ("nccl", 1, "gloo, rank 0 of 1, instead of nccl, rank 0 of 1"),
+        ("gloo", 2, "rank 0 of 1, instead of gloo, rank 0 of 2"),
     ],
 )
 def test_a_group_of_other_ranks_or_of_another_backend_is_refused(

@@ -44,7 +44,7 @@ class Log(Plain, OrderedReplica):
     [("delayed", "CompensatedReplica"), ("averaged", "PeriodicReplica"), ("ordered", "OrderedReplica")],
 )
 def test_a_promise_that_the_replica_cannot_show_is_told(promise: Promise, wanted: str) -> None:
-    said = rf"Mine: it promises '{promise}', and its build\(\) returned a Plain: .*\.{wanted}, or"
+    said = rf"Mine promises '{promise}', but its build\(\) returned a Plain: .*\.{wanted}, or"
     with pytest.raises(TypeError, match=said):
         check_promised(Plain(), "Mine", promise)
     check_promised(Plain(), "Mine", "gradients")
@@ -62,7 +62,7 @@ def test_steps_that_are_exact_are_counted() -> None:
 def test_gradients_that_are_rounded_too_coarsely_to_prove_anything_are_refused(roundoff: Any) -> None:
     coarse = Plain()
     coarse.unit_roundoff = roundoff
-    said = r"Mine: its unit_roundoff is .*; it must be a number from 0 to 0\.125: a proof of coarser"
+    said = r"Mine: its unit_roundoff is .*; it must be a number from 0 to 0\.125\. With a coarser"
     with pytest.raises(TypeError, match=said):
         check_promised(coarse, "Mine", "gradients")
     coarse.unit_roundoff = 2.0**-3
@@ -74,18 +74,18 @@ def test_gradients_that_are_rounded_too_coarsely_to_prove_anything_are_refused(r
     [
         (None, "returned None"),
         ({"weight": [1.0]}, "returned a dict that is not of tensors"),
-        ({"bias": torch.ones(2)}, "has nothing of weight"),
-        ({"weight": torch.ones(6)}, r"has a tensor of shape \(6,\) of weight, which is \(2, 3\)"),
+        ({"bias": torch.ones(2)}, "has no tensor for weight"),
+        ({"weight": torch.ones(6)}, r"has a tensor of shape \(6,\) for weight, which has shape \(2, 3\)"),
     ],
 )
 def test_what_is_kept_is_a_tensor_of_every_gradient(answer: Any, said: str) -> None:
-    with pytest.raises(TypeError, match=rf"Kept: its kept\(\) {said}; it must return a tensor by the name"):
+    with pytest.raises(TypeError, match=rf"Kept: its kept\(\) {said}; it must return a dict with one tensor for each"):
         kept_of(Kept(answer), GRADIENTS)
 
 
 @pytest.mark.parametrize("answer", [None, True, ([[0], [1]],), ([0, 1], True), ([[0, 2]], False)])
 def test_when_ranks_average_is_said_by_groups_of_them(answer: Any) -> None:
-    with pytest.raises(TypeError, match=r"Due: its due\(3\) returned .*; it must return groups of ranks"):
+    with pytest.raises(TypeError, match=r"Due: its due\(3\) returned .*; it must return a pair: the groups of ranks"):
         averaging_of(Due(answer), 3, ranks=2)
 
 

@@ -192,7 +192,7 @@ def test_another_world_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda _: SimpleNamespace(MPI_Init_thread=started))
     monkeypatch.setattr("ddpbench.worker.mpi.pmi.serve", lambda *_, **__: None)
     with pytest.raises(
-        MachineError, match=r"the world of MPICH 5\.0\.2 has 1 rank and not 2.*MPI4PY_MPIABI=mpich"
+        MachineError, match=r"MPICH 5\.0\.2 started with 1 rank instead of 2.*MPI4PY_MPIABI=mpich"
     ):
         library.start.__wrapped__(dist.HashStore(), 0, 2)
 

@@ -79,9 +79,9 @@ def test_a_models_attribute_called_network_is_not_taken_for_the_model(network: A
         ),
         (
             "Cached",
-            r"two calls of model\(\) gave models that share parameters \(0\.weight, 0\.bias and 2 more\)",
+            r"two calls of model\(\) returned models that share parameters \(0\.weight, 0\.bias and 2 more\)",
         ),
-        ("Backbone", r"two calls of model\(\) gave models that share parameters \(0\.0\.weight, "),
+        ("Backbone", r"two calls of model\(\) returned models that share parameters \(0\.0\.weight, "),
         ("Wraps", r"Wraps\.model\(\) needs a process group, .*: return the bare module"),
         ("WrapsLightly", r"model\(\) returned a DataParallel: return the bare module"),
         ("Two", r"optimizer\(\) returned two optimizers: write step"),

@@ -178,7 +178,7 @@ def test_replicas_in_threads_refuse_a_model_whose_copies_compute_with_the_first_
             "ddp",
             {"accumulate": 2},
             "skipped",
-            "options.ddp.accumulate cannot divide them among its parts",
+            "options.ddp.accumulate cannot divide a batch among its parts",
         ),
         ("Stateful", "ddp", {}, "ok", ""),
         ("OneSize", "ddp", {}, "ok", ""),
@@ -312,7 +312,7 @@ def test_replicas_in_threads_refuse_a_model_that_returns_what_cannot_be_gathered
 def test_batches_of_packed_samples_are_not_divided_among_replicas() -> None:
     ((status, reason),) = run_ranks(ended, 1, "Packed", "data_parallel", {})
     assert status == "skipped", reason
-    assert "data_parallel cannot divide them among its replicas" in reason
+    assert "data_parallel cannot divide a batch among its replicas" in reason
 
 
 @pytest.mark.ranks
@@ -325,11 +325,11 @@ def test_replicas_in_threads_have_inputs_of_their_own(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("PackedUnsaid", "samples, and 8 were asked for: "),
-        ("PackedUnsaid", "samples(self, batch) says how many there are"),
+        ("PackedUnsaid", "samples instead of 8: "),
+        ("PackedUnsaid", "define samples(self, batch), which returns their number"),
         (
             "Lazy",
-            "its model's parameters are not made yet (0.weight, 0.bias): have model() pass a batch through it",
+            "its model has uninitialised lazy parameters (0.weight, 0.bias): have model() pass a batch through the model",
         ),
         (
             "NoSync",
@@ -337,7 +337,7 @@ def test_replicas_in_threads_have_inputs_of_their_own(name: str) -> None:
         ),
         (
             "Meta",
-            "the model has no memory for its values (0.weight and others are on the device meta): in model()",
+            "the model has parameters or buffers on the device meta, such as 0.weight: in model()",
         ),
         (
             "InObject",

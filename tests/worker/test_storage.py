@@ -54,7 +54,7 @@ def test_a_store_that_hangs_up_or_is_not_there_is_said() -> None:
     store = Store(most=1)
     batches = fetched(itertools.count(), store.address, 1000)
     assert next(batches) == 0
-    with pytest.raises(StoreError, match="hung up with 1000 bytes still to come"):
+    with pytest.raises(StoreError, match="closed the connection before sending the last 1000 bytes"):
         next(batches)
     store.close()
     with pytest.raises(StoreError, match="was not reached"):
@@ -77,5 +77,5 @@ def test_a_connection_that_is_reset_is_a_store_that_hung_up(where: str) -> None:
             if name == where:
                 raise ConnectionResetError
 
-    with pytest.raises(StoreError, match="hung up with 7 bytes still to come"):
+    with pytest.raises(StoreError, match="closed the connection before sending the last 7 bytes"):
         fetch(Connection(), 7, bytearray(4))  # type: ignore[arg-type]

@@ -175,7 +175,7 @@ def test_zero1_refuses_an_optimizer_that_steps_another_one_with_all_parameters()
     for found in run_ranks(each_ended, 2, names, ["zero1"]):
         for (name, _), (status, reason) in found.items():
             assert status == "skipped", (name, reason)
-            said = r"zero1 shares out what .*, and \w+ steps another one \(Adam\) that updates all parameters"
+            said = r"zero1 gives each rank a part .*, but \w+ steps another optimizer, Adam, which updates all parameters"
             assert re.search(said, reason), (name, reason)
     (found,) = run_ranks(each_ended, 1, ["WrapsAdam"], ["zero1"])
     assert set(found.values()) == {("ok", "")}
@@ -185,7 +185,7 @@ def test_zero1_refuses_an_optimizer_that_steps_another_one_with_all_parameters()
 def test_zero1_names_the_line_of_an_optimizer_that_needs_all_parameters() -> None:
     (one,) = verify(verification_cases(["zero1"], [f"{FILE}:KeepsAListOfAll"], [2], "gloo"))[:1]
     assert one.status == "failed"
-    said = r"zero1 shares out .* Draws fails with a part of its parameters \(does it .* \([^ ]*update_models\.py:\d+\)"
+    said = r"zero1 gives each rank .* Draws fails with a part \(does it .* \([^ ]*update_models\.py:\d+\)"
     assert re.search(said, one.reason), one.reason
 
 
@@ -429,7 +429,7 @@ def test_an_optimizer_next_to_step_is_given_the_model(monkeypatch: pytest.Monkey
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     problem = inspect_workload(own_case(FILE, "NamesItP", "single", 1))["problem"]
-    assert "next to step(), 'p' is the model: optimizer(self, parameters) is given its parameters" in problem
+    assert "optimizer() is given the model as 'p'. To get the parameters, write optimizer(self, parameters)" in problem
 
 
 def each_note(

@@ -77,7 +77,7 @@ class Baselines:
         if len(numbered) > 1 and not whole:
             listed = ", ".join(path.stem for path in numbered)
             raise RequestError(
-                f"{text} is the number of several saved baselines: {listed}; give the full name of one"
+                f"several saved baselines have the number {text}: {listed}; give the full name of one"
             )
         found = whole or numbered or named
         if not found:
@@ -93,8 +93,8 @@ class Baselines:
         """
         if not _NAME.fullmatch(name) or name.isdecimal():
             raise RequestError(
-                f"invalid baseline name {shortened(name)}: use letters, digits, '_', '-', '.' or '+', and not digits "
-                "alone, which are the numbers of saved baselines"
+                f"invalid baseline name {shortened(name)}: use letters, digits, '_', '-', '.' or '+'. Digits "
+                "alone would be the number of a saved baseline"
             )
         folder = self.storage / machine_folder()
         first = 1 + max((_number(path) for path in self.entries()), default=0)

@@ -24,8 +24,8 @@ def check_no_copies(sides: Sequence[Side]) -> None:
     for (first, before), (second, after) in combinations(every, 2):
         if _are_copies(before, after):
             raise RequestError(
-                f"{on_one_line(str(second.path))} has the same launches as {on_one_line(str(first.path))}: it is a "
-                "copy of that run, or continues it; give one of them"
+                f"{on_one_line(str(second.path))} has the same launches as {on_one_line(str(first.path))}: one "
+                "run is a copy or a continuation of the other; give only one of them"
             )
 
 

@@ -47,7 +47,7 @@ def read_baselines(texts: Sequence[str], baselines: Baselines) -> tuple[Side, ..
     paths = [find_side(text, baselines).resolve() for text in texts]
     if len(set(paths)) < len(paths):
         raise RequestError(
-            "--ddpbench-baseline: a baseline is given twice, which would count as two sessions"
+            "--ddpbench-baseline: a baseline is given twice and would count as two sessions: give it once"
         )
     sides = tuple(side_of(text, baselines) for text in texts)
     check_no_copies(sides)

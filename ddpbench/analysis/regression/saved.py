@@ -73,9 +73,7 @@ def read_saved(path: Path, name: str = "") -> Side:
         raise IdentityError(f"{path} has no benchmark written by ddpbench: {_why_none(every)}")
     extras = [_checked(path, one) for one in own]
     if (failed := sum(extra.launches_failed for extra in extras)) > MAX_LAUNCHES:
-        raise damaged(
-            path, f"launches_failed: {failed:,} in all; a file has those of {MAX_LAUNCHES:,} at most"
-        )
+        raise damaged(path, f"launches_failed: {failed:,} in total; must be {MAX_LAUNCHES:,} at most")
     left_out = len(every) - len(own)
     more = (
         f" {on_one_line(path.name)} has {counted(left_out, 'benchmark')} of others, left out."
@@ -265,7 +263,8 @@ def _identity(path: Path, extras: Sequence[_Extra]) -> dict[str, Any]:
             if key not in CODE and found.setdefault(key, value) != value:
                 difference = f"{key} is {shortened(found[key])} and {shortened(value)}"
                 raise IdentityError(
-                    f"{path} holds benchmarks of more than one machine: {difference}; save those of each on its own"
+                    f"{path} holds benchmarks of more than one machine: {difference}; save the benchmarks of each "
+                    "machine in a separate file"
                 )
     return found
 

@@ -69,7 +69,10 @@ def setting(name: str, unit: str = "", meaning: str = "") -> CsvColumn:
         unit = next((one.name for one in more if isinstance(one, Unit)), unit)
     kind = _KINDS[str] if get_origin(hint) is Literal else _KINDS.get(hint)
     if kind is None:
-        raise TypeError(f"{name} is a {hint}: give it a column in ddpbench/analysis/table/columns.py")
+        raise TypeError(
+            f"{name} is of type {hint}, which has no kind of column: add its column in "
+            "ddpbench/analysis/table/columns.py"
+        )
     return CsvColumn(
         name=name,
         kind=kind,

@@ -93,7 +93,7 @@ def carry_out(check: Check, host: Host, topic: str) -> list[CheckResult]:
             note(
                 name,
                 f"not readable ({type(error).__name__}: {error})",
-                "the other findings hold without it; please report this one",
+                "the other checks are not affected; please report this error",
             )
         )
     return [replace(finding, topic=topic) for finding in findings]

@@ -27,8 +27,8 @@ def cores(host: Host) -> Iterator[CheckResult]:
         yield note(
             "cores",
             described,
-            "two ranks would share the core: such cases are marked oversubscribed and kept out of "
-            "headlines. For curves over ranks use a machine, container or job with two cores or more",
+            "two ranks would share the core: such cases are marked oversubscribed and kept out of findings. For "
+            "curves over ranks use a machine, container or job with two cores or more",
         )
     else:
         yield ok("cores", described)

@@ -37,7 +37,12 @@ def emulated_links(host: Host) -> Iterator[CheckResult]:
     except (ValueError, TypeError):
         advice = "run it by hand: python -m ddpbench.fabric --capabilities"
         yield note(
-            subject, f"the process that tries them did not answer: {reply.last_words} ({purpose})", advice
+            subject,
+            (
+                f"could not be tested, because the test's process did not answer: {reply.last_words} "
+                f"({purpose})"
+            ),
+            advice,
         )
         return
     if capabilities.works:

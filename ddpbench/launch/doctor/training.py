@@ -199,7 +199,7 @@ def features(host: Host) -> Iterator[CheckResult]:
         yield note(
             "torch rpc",
             "not in this build of torch: strategies that need torch.distributed.rpc cannot run",
-            f"install another build if you want that: pip install torch; {CHOOSE_A_BUILD}",
+            f"to use such strategies, install another build of torch: pip install torch; {CHOOSE_A_BUILD}",
         )
 
 

@@ -187,8 +187,8 @@ def _copy_launch(found: _Found, number: int, merged: Merged, sessions: Sessions 
             # Before anything is written, and also for files that are left out, because they too take time.
             if space.too_large_with(copy.relative_to(merged.run.path).as_posix(), size):
                 raise TooLargeError(
-                    f"{found.source.path} has more records and logs than a merge copies of one run "
-                    f"({space.limits}): leave it out"
+                    f"{found.source.path} has more records and logs than ddpbench merges from one run "
+                    f"({space.limits}): leave this run out"
                 )
             start = _start_in(first) if path.suffix == ".jsonl" else None
             if start is not None and (why := found.address.misfit_rank(start, path, outcome)):

@@ -86,7 +86,7 @@ def read_script(path: Path) -> Script:
     except ValueError as error:
         raise RequestError(f"{path}: not valid Python: {error}") from error
     except (RecursionError, MemoryError):
-        raise RequestError(f"{path}: its expressions are nested too deeply to be read") from None
+        raise RequestError(f"{path} cannot be read: its expressions are nested too deeply") from None
     for place, node in enumerate(walk(tree)):
         if isinstance(node, ast.stmt | ast.expr | ast.keyword | ast.withitem):
             node.place = place  # type: ignore[union-attr]

@@ -201,8 +201,8 @@ def check_room(known: Sequence[Partition], asked: str | None, most_nodes: int, t
     if longest is not None and time_s > longest:
         raise RequestError(
             f"--time: the jobs ask for {math.ceil(time_s / 60)} min, but the limit of partition "
-            f"{', '.join(names)} is {longest / 60:.0f} min; with --time {longest / 60:.0f}, further "
-            "jobs continue them as often as needed"
+            f"{', '.join(names)} is {longest / 60:.0f} min. With --time {longest / 60:.0f}, unfinished jobs are "
+            "submitted again as often as needed"
         )
 
 

@@ -481,7 +481,7 @@ def open_submission(path: Path) -> Submission:
         if size.run != run.path.name:
             raise damaged(
                 directory.file,
-                f"the run on {size.nodes} nodes is {shortened(size.run)}, and must be {run.path.name!r}",
+                f"the run on {size.nodes} nodes is named {shortened(size.run)}; must be {run.path.name!r}",
             )
         jobs = [SubmittedJob(**job.model_dump()) for job in size.jobs]
         shape = JobShape(size.nodes, size.ranks_per_node)

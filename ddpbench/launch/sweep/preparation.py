@@ -200,6 +200,6 @@ def _check_launcher(experiment: Experiment, source: Path) -> None:
     run = RunDir(source)
     if "torchrun" in launchers and run.machine.is_file() and "planned_nodes" in read_machine(run)["context"]:
         raise RequestError(
-            f"{source} was planned for nodes where you start the ranks: to print the commands, run "
-            f"{command('ddpbench', 'plan', source)}"
+            f"{source} was planned for several nodes, on which you start the ranks yourself. To print the "
+            f"commands, run {command('ddpbench', 'plan', source)}"
         )

@@ -158,8 +158,8 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
     """
     if not isinstance(tensor, DTensor):
         raise CannotTrainError(
-            "a gradient was left whole and unaveraged on its rank, since FSDP's hooks missed the backward that made it "
-            "(a module that is used twice under reentrant activation checkpointing?): checkpoint with "
+            "FSDP did not shard or average a gradient, because its hooks missed the backward pass that made the "
+            "gradient. If a module is used twice under reentrant activation checkpointing, checkpoint with "
             "use_reentrant=False"
         )
     whole: torch.Tensor = tensor.full_tensor()

@@ -142,8 +142,9 @@ class SharedOutOptimizer(ZeroRedundancyOptimizer):
                 raise
             who = type(zero.optim).__name__
             raise RuntimeError(
-                f"zero1 shares out what an optimizer updates, and {who} fails with a part of its parameters (does it "
-                f"keep a list of all, or for each?): {exception_words(error)}{users_line(error)}"
+                f"zero1 gives each rank a part of the parameters to update, but {who} fails with a part (does it "
+                "keep a list of all parameters, or a value for each?): "
+                f"{exception_words(error)}{users_line(error)}"
             ) from None
         if not self._has_stepped:
             self._has_stepped = True
@@ -159,9 +160,9 @@ class SharedOutOptimizer(ZeroRedundancyOptimizer):
         if several:
             outer, inner = (type(one).__name__ for one in (zero.optim, (found or within or [zero.optim])[0]))
             raise CannotTrainError(
-                f"zero1 shares out what an optimizer updates, and {outer} steps another one ({inner}) that updates all "
-                "parameters on each rank: return that one, with a scheduler next to it if its rate changes, or use "
-                "fsdp or ddp"
+                f"zero1 gives each rank a part of the parameters to update, but {outer} steps another optimizer, "
+                f"{inner}, which updates all parameters on each rank: return {inner}, with a scheduler if its "
+                "learning rate changes, or use fsdp or ddp"
             )
 
     def _sync_params(self) -> None:

@@ -53,9 +53,9 @@ def checked_version() -> str:
     version = f"{name} {'.'.join(map(str, numbers))}"
     if name == "Open MPI":
         raise MachineError(
-            f'backend = "mpi": mpi4py has loaded {version}, which asks its launcher by PMIx; ddpbench '
-            f"answers PMI-1, as MPICH and Intel MPI ask. {INSTALL} installs MPICH; with both installed, "
-            "MPI4PY_MPIABI=mpich chooses it"
+            f'backend = "mpi": mpi4py has loaded {version}, which speaks PMIx with its launcher. ddpbench speaks '
+            f"only PMI-1, as MPICH and Intel MPI do. {INSTALL} installs MPICH; with both installed, "
+            "MPI4PY_MPIABI=mpich chooses MPICH"
         )
     return version
 
@@ -89,15 +89,14 @@ def start(store: pmi.Store, rank: int, size: int) -> Any:
     world = mpi.COMM_WORLD
     if failed or provided.value < mpi.THREAD_MULTIPLE:
         raise MachineError(
-            f'backend = "mpi": {version} does not start with calls from several threads, which DDP '
-            f"needs; {INSTALL} installs one that does"
+            f'backend = "mpi": {version} does not allow calls from several threads, which DDP needs; {INSTALL} '
+            "installs an MPI that does"
         )
     if (world.rank, world.size) != (rank, size):
         raise MachineError(
-            f'backend = "mpi": the world of {version} has {world.size} '
-            f"rank{'s' if world.size != 1 else ''} and not {size}: it did not ask for it by PMI-1, as "
-            f"MPICH and Intel MPI do. {INSTALL} installs MPICH; with several MPI libraries installed, "
-            "MPI4PY_MPIABI=mpich chooses it"
+            f'backend = "mpi": {version} started with {world.size} rank{"s" if world.size != 1 else ""} instead '
+            f"of {size}, because it does not speak PMI-1, as MPICH and Intel MPI do. {INSTALL} installs MPICH; "
+            "with several MPI libraries installed, MPI4PY_MPIABI=mpich chooses MPICH"
         )
     world.Set_errhandler(mpi.ERRORS_RETURN)
     world.Barrier()

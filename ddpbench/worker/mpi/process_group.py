@@ -367,7 +367,7 @@ def _is_part(own: torch.Tensor, whole: torch.Tensor, rank: int) -> bool:
 
 def _refuse_strided(tensor: torch.Tensor) -> None:
     if not tensor.is_contiguous():
-        raise ValueError("MPI moves what lies together in memory: make the tensor contiguous first")
+        raise ValueError("MPI sends only contiguous tensors: call contiguous() first")
 
 
 def _divide(tensor: torch.Tensor, share: int) -> None:

@@ -70,8 +70,8 @@ class Profiler:
     def __init__(self, training: Training, clock: Clock) -> None:
         if training.workload.owns_step:
             raise UnprofiledError(
-                "it makes its steps itself, and a replay's have one forward, one backward and one update: profile a "
-                "class with loss() and no step()"
+                "it has its own step(), but a step of a replay is one forward, one backward and one update: "
+                "profile a class with loss() and without step()"
             )
         self._training, self._clock = training, clock
         self._model = training.fresh_model()
@@ -131,8 +131,8 @@ class Profiler:
         if never := [name for name, seen in pairs if len(seen) < len(spans.ready)]:
             more = f" and {len(never) - 1} more" if len(never) > 1 else ""
             raise UnprofiledError(
-                f"parameter {never[0]}{more} got no gradient in some step, but a replay gives every parameter one "
-                "in every step: freeze what the loss does not reach (requires_grad = False)"
+                f"parameter {never[0]}{more} got no gradient in some step, but in a replay every parameter gets "
+                "one in every step: freeze parameters that the loss does not use (requires_grad = False)"
             )
         end = statistics.fmean(spans.backward_s)
         return Profile(

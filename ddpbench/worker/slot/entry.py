@@ -95,10 +95,10 @@ def _warn(place: SlotPlace, key: bytes, problem: str) -> None:
     """Print a warning if messages between slots are not authenticated, or if the key's file has a `problem`."""
     if not key:
         say(
-            f"ddpbench: jobs are not authenticated, since {problem} and {KEY_VARIABLE} is not set: cases of several "
-            "ranks cannot be proved and are skipped, and anybody who reaches port "
-            f"{place.master_port} of {place.master_addr} can have the slots launch any case of this plan, falsify "
-            "records, or end the job. Print the lines again with ddpbench plan RUN_DIR, which makes a key"
+            f"ddpbench: jobs are not authenticated, because {problem} and {KEY_VARIABLE} is not set. Cases of "
+            f"several ranks cannot be proved and are skipped. Anybody who reaches port {place.master_port} of "
+            f"{place.master_addr} can have the slots launch any case of this plan, falsify records, or end the "
+            "job. To make a key, print the lines again with ddpbench plan RUN_DIR"
         )
     elif problem:
         say(f"ddpbench: {problem}")

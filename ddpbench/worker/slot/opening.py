@@ -91,7 +91,10 @@ def open_run(slot: Slot, plan: StoredPlan, stack: ExitStack) -> None:
     slot.go()
     if unshared:
         apart = sorted({one.host for one in slot.seats if one.rank in unshared})
-        say(f"{', '.join(apart)}: a separate directory; records are gathered here, on {slot.seat.host}")
+        say(
+            f"{', '.join(apart)}: the run directory is not shared with {slot.seat.host}; records are gathered on "
+            f"{slot.seat.host}"
+        )
 
 
 def _identify(slot: Slot, plan: StoredPlan) -> None:

@@ -247,8 +247,8 @@ def check_places(cases: Iterable[tuple[PlannedCase, int]], seats: Sequence[Seat]
         more = [f"  and {len(lines) - 5} more"] if len(lines) > 5 else []
         listed = "\n".join([*lines[:5], *more])
         raise RequestError(
-            f"too few places for the plan; nothing was measured: {came} came. Start the number "
-            f"that ddpbench plan RUN_DIR prints\n{listed}"
+            f"too few processes for the plan; nothing was measured: {came} joined. Start the number that ddpbench "
+            f"plan RUN_DIR prints\n{listed}"
         )
 
 

@@ -108,7 +108,7 @@ class Slot:
             or leader not in ranks
         ):
             raise StrangerError(
-                "the verdict in the store is not on the slots of this job; see docs/security.md"
+                "the verdict in the store is about other slots than this job's; see docs/security.md"
             )
         self.meeting.begin_job(verdict["cards"])
         self.tell(job=-1)
@@ -138,7 +138,7 @@ class Slot:
         cards = [Card.from_json(self._card_at(key)) for key in keys]
         if [card.rank for card in cards] != list(range(self.place.slots)):
             raise StrangerError(
-                "the cards in the store are not those of this job's slots; see docs/security.md"
+                "the cards in the store are from other slots than this job's; see docs/security.md"
             )
         refusal, leader = "", 0
         try:
@@ -159,7 +159,7 @@ class Slot:
         except OtherKeyError as error:
             with suppress(StrangerError):
                 if problem := read_message(key, error.value)["problem"]:
-                    raise OtherKeyError(f"{error}. It says of itself: {problem}") from None
+                    raise OtherKeyError(f"{error}. The message says: {problem}") from None
             raise
 
     def await_key(self, key: str, timeout_s: float) -> dict[str, Any]:

@@ -130,9 +130,9 @@ def endless(
             if size is not None and (found := count(batch)) != size:
                 if found > size or not steps:
                     raise ValueError(
-                        f"the loader gave a batch of {found} samples, and {size} were asked for: "
-                        "return batches of `batch` samples from loader(rank, world_size, batch), or use more data. "
-                        "Where several samples are packed in a row, samples(self, batch) says how many there are"
+                        f"the loader returned a batch of {found} samples instead of {size}: return batches of "
+                        "`batch` samples from loader(rank, world_size, batch), or use more data. If a row packs "
+                        "several samples, define samples(self, batch), which returns their number"
                     )
                 continue
             steps += 1
@@ -225,8 +225,8 @@ def _cycled(kept: list[Any]) -> Iterator[Any]:
         yield map_tensors(lambda tensor: tensor, batch)
         if not all(_alike(tensor, values) for tensor, values in written):
             raise ValueError(
-                "the loss or step writes into its batch, which memory gives again, so that it would train on other "
-                'numbers each time: set data = "loader", or have it make a copy'
+                'the loss or step changes its batch in place, but data = "memory" uses the same batches again: '
+                'copy the batch before changing it, or set data = "loader"'
             )
         versions[number] = None
 

@@ -98,7 +98,7 @@ def _check_formed(backend: str, place: JobPlace) -> None:
     if formed != wanted:
         there, needed = (f"{name}, rank {rank} of {size}" for name, rank, size in (formed, wanted))
         raise RuntimeError(
-            f"the launcher has formed another process group than this case needs: {there}, and not {needed}"
+            f"the launcher formed the wrong process group for this case: {there}, instead of {needed}"
         )
 
 

@@ -37,7 +37,7 @@ def fetch(connection: socket.socket, count: int, into: bytearray) -> None:
     except ConnectionError:  # the store closed the connection before it read our request
         pass
     if count:
-        raise StoreError(f"the store hung up with {count} bytes still to come")
+        raise StoreError(f"the store closed the connection before sending the last {count} bytes")
 
 
 def batch_bytes_of(batch: Any) -> int:

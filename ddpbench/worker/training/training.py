@@ -132,8 +132,9 @@ class Training:
         ]
         if unreal:
             raise ValueError(
-                f"the model has no memory for its values ({unreal[0].removeprefix('network.')} and others are on the "
-                'device meta): in model(), call to_empty(device="cpu"), then initialise the parameters'
+                "the model has parameters or buffers on the device meta, such as "
+                f'{unreal[0].removeprefix("network.")}: in model(), call to_empty(device="cpu"), then initialise '
+                "the parameters"
             )
         self._given_types = types_in(model.parameters())
         model = cast_model(model, dtype or self.dtype).to(self.device)
@@ -236,9 +237,9 @@ class Training:
                 many = {short: str(lengths[short]), rank: str(length) if length >= 0 else "more"}
                 (one, first), (other, second) = sorted(many.items())
                 raise ValueError(
-                    f"uneven data: a pass has {first} batches on rank {one} and {second} on rank {other}, so a "
-                    "training loop would hang at the end of the pass: give every rank the same number of batches "
-                    "(DistributedSampler with drop_last=True)"
+                    f"uneven data: a pass over the data has {first} batches on rank {one} and {second} on rank "
+                    f"{other}, so a training loop would hang at its end. Give every rank the same number of "
+                    "batches (DistributedSampler with drop_last=True)"
                 )
 
     def make_optimizer(self, parameters: Any) -> torch.optim.Optimizer:

@@ -27,15 +27,15 @@ def check_promised(replica: Replica, strategy: str, promise: Promise) -> None:
     wanted = _REPLICAS.get(promise, Replica)
     if not isinstance(replica, wanted):
         raise TypeError(
-            f"{strategy}: it promises {promise!r}, and its build() returned {with_article(type(replica).__name__)}: "
-            f"derive that class from ddpbench.strategies.base.{wanted.__name__}, or have promise() return "
-            "another promise"
+            f"{strategy} promises {promise!r}, but its build() returned {with_article(type(replica).__name__)}: "
+            f"derive {type(replica).__name__} from ddpbench.strategies.base.{wanted.__name__}, or have promise() "
+            "return another promise"
         )
     roundoff: Any = replica.unit_roundoff
     if not (isinstance(roundoff, int | float) and 0 <= roundoff <= COARSEST_ROUNDOFF):
         raise TypeError(
             f"{strategy}: its unit_roundoff is {shortened(roundoff)}; it must be a number from 0 to "
-            f"{COARSEST_ROUNDOFF}: a proof of coarser gradients would pass wrong ones"
+            f"{COARSEST_ROUNDOFF}. With a coarser one, wrong gradients would pass the proof"
         )
     steps = getattr(replica, "exact_steps", None)
     if isinstance(replica, CompensatedReplica) and not (isinstance(steps, int) and steps >= 0):
@@ -72,14 +72,14 @@ def kept_of(replica: CompensatedReplica, gradients: dict[str, torch.Tensor]) -> 
     if not isinstance(answer, dict) or not all(torch.is_tensor(value) for value in answer.values()):
         problem = f"returned {_kind(answer)}"
     elif missing := [name for name in gradients if name not in answer]:
-        problem = f"has nothing of {missing[0]}"
+        problem = f"has no tensor for {missing[0]}"
     elif odd := [name for name, value in gradients.items() if answer[name].shape != value.shape]:
         name, given, wanted = odd[0], (*answer[odd[0]].shape,), (*gradients[odd[0]].shape,)
-        problem = f"has a tensor of shape {given} of {name}, which is {wanted}"
+        problem = f"has a tensor of shape {given} for {name}, which has shape {wanted}"
     if problem:
         raise TypeError(
-            f"{type(replica).__name__}: its kept() {problem}; it must return a tensor by the name of each trained "
-            "parameter, of its shape, zeros where nothing is kept"
+            f"{type(replica).__name__}: its kept() {problem}; it must return a dict with one tensor for each "
+            "trained parameter, by the parameter's name and of its shape (zeros if nothing is kept)"
         )
     return {name: answer[name] for name in gradients}
 
@@ -102,8 +102,8 @@ def averaging_of(replica: PeriodicReplica, step: int, ranks: int) -> tuple[list[
         )
     if not fits:
         raise TypeError(
-            f"{type(replica).__name__}: its due({step}) returned {shortened(answer)}; it must return groups of ranks, "
-            "each a list, and whether parameters are averaged"
+            f"{type(replica).__name__}: its due({step}) returned {shortened(answer)}; it must return a pair: the "
+            "groups of ranks, each a list, and whether parameters are averaged"
         )
     return answer[0], bool(answer[1])
 
@@ -124,8 +124,9 @@ def log_of(replica: OrderedReplica) -> list[tuple[int, int]]:
     )
     if not fits:
         raise TypeError(
-            f"{type(replica).__name__}: its log() returned {shortened(answer)}; it must return a list of pairs: whose "
-            "gradient an update was, and how many updates that rank had had"
+            f"{type(replica).__name__}: its log() returned {shortened(answer)}; it must return a list with one "
+            "pair per update: the rank that sent the gradient, and the number of updates in the parameters from "
+            "which the rank computed it"
         )
     return [(int(rank), int(version)) for rank, version in answer]
 

@@ -513,8 +513,8 @@ def _check_fresh(first: torch.nn.Module, second: torch.nn.Module) -> None:
     kept = [name for name, parameter in second.named_parameters() if id(parameter) in before]
     if kept:
         raise _UnfitError(
-            f"two calls of model() gave models that share parameters ({in_words(kept)}): make all of the model "
-            "inside it, so that every call gives a fresh one"
+            f"two calls of model() returned models that share parameters ({in_words(kept)}): create every part of "
+            "the model inside model(), so that each call returns a new model"
         )
 
 
@@ -527,8 +527,8 @@ def _check_made(model: torch.nn.Module) -> None:
     unmade = [name for name, each in model.named_parameters() if torch.nn.parameter.is_lazy(each)]
     if unmade:
         raise _UnfitError(
-            f"its model's parameters are not made yet ({in_words(unmade)}): have model() pass a batch through it, or "
-            "give its lazy modules their sizes"
+            f"its model has uninitialised lazy parameters ({in_words(unmade)}): have model() pass a batch through "
+            "the model, or give the lazy modules their sizes"
         )
 
 
@@ -612,8 +612,8 @@ def _check_options(workload: Workload[Any], given: Mapping[str, Any]) -> None:
 def _pair(batch: Any) -> tuple[Any, Any]:
     if not isinstance(batch, list | tuple) or len(batch) != 2:
         raise _UnfitError(
-            f"its dataset gives batches of {describe(batch)}; a class derived from Workload needs (inputs, targets) "
-            "pairs, each of one or several tensors (a class that derives from nothing takes any batch)"
+            f"its dataset gives batches of {describe(batch)}; a class derived from Workload needs (inputs, "
+            "targets) pairs, each of one or several tensors. A class without a base class takes any batch"
         )
     if next(tensors(batch), None) is None:
         whole = batch if batch[1] is not None else batch[0]
@@ -632,7 +632,7 @@ def _check_loss(loss: Any, *, graph: bool = True) -> None:
         raise _UnfitError(f"its loss is {found}; it must be a scalar: the mean over the batch's samples")
     if graph and not loss.requires_grad:
         raise _UnfitError(
-            "its loss has no graph to go back through: leave out what detaches it, such as detach() or no_grad()"
+            "its loss has no graph for backward(): remove what detaches the loss, such as detach() or no_grad()"
         )
     if not math.isfinite(loss.item()):
         raise _UnfitError(f"its loss is {loss.item()} in the first step")

@@ -253,7 +253,9 @@ class OneProcess:
                 with noticing_exchanges() as seen:
                     self.update(model, gradient, optimizer)
                 if made_alone is not None and seen.found:
-                    raise RuntimeError("the update exchanges values over a group that is not the default one")
+                    raise RuntimeError(
+                        "the update communicates over a process group other than the default one"
+                    )
         return trained(model)
 
     def call_loss(self, model: torch.nn.Module, shard: int = 0) -> None:

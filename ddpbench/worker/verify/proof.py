@@ -137,8 +137,8 @@ class Prover:
             who = f"options.{case.strategy}.accumulate" if accumulates else case.strategy
             parts = "parts" if accumulates else "replicas"
             raise CannotTrainError(
-                "its batches do not have their samples along the first dimension of their first tensor (several are "
-                f"packed in a row?), so that {who} cannot divide them among its {parts}"
+                "its batches do not have their samples along the first dimension of their first tensor (does a "
+                f"row pack several samples?), so {who} cannot divide a batch among its {parts}"
             )
         count = each * strategy.accumulated(self.training.options)
         if count > 1 and not self.training.workload.owns_step:
@@ -324,8 +324,8 @@ def _takers(training: Training) -> list[int]:
     takers = {number: rank for rank, (number, _) in reversed(shares.items())}
     if takers.keys() != set(range(count)):
         raise ValueError(
-            f"{case.strategy} deals a step's samples in {count} shares, and its ranks take only "
-            f"{', '.join(map(str, sorted(takers)))} of them: see its dealt()"
+            f"{case.strategy} divides a step's samples into {count} parts, but its ranks take only some "
+            f"({', '.join(map(str, sorted(takers)))}): see its dealt()"
         )
     return [takers[number] for number in range(count)]
 
@@ -342,9 +342,9 @@ def _check_shares(training: Training, shares: Sequence[Any]) -> None:
     if all(_equal(first, other) for other in others):
         who = "replicas" if training.strategy.whole_batches else "ranks"
         raise ValueError(
-            f"all {len(shares)} {who} were given the same batch, so that they would not train on different "
-            "data: an iterable dataset or a loader has to shard by rank itself (RANK and WORLD_SIZE say whose "
-            "share; dataset(rank, world_size) and loader(rank, world_size, batch) get them)"
+            f"all {len(shares)} {who} received the same batch: an iterable dataset or a loader must give each "
+            "rank different data. Shard by the arguments of dataset(rank, world_size) or loader(rank, "
+            "world_size, batch), or by RANK and WORLD_SIZE"
         )
 
 

@@ -229,7 +229,7 @@ def test_flags_that_name_a_workload_are_one_word_each_to_a_shell(tmp_path: Path,
     flags = shlex.split(of(run).elsewhere.rpartition(" (")[2].removesuffix(")"))
     assert flags == ["--workload", name]
     assert name in method(of(run, workload=flags[1]))
-    with pytest.raises(RequestError, match=r"no case of .* tells what a snapshot takes") as why:
+    with pytest.raises(RequestError, match=r"no case of .* has a measured snapshot time") as why:
         of(run, workload=name, mtbf_s=3600.0)
     line = str(why.value).rpartition("a run of: ")[2]
     assert shlex.split(line) == ["ddpbench", "sweep", "recovery", "--set", f"base.workload={name}"]
@@ -302,10 +302,10 @@ def test_wrong_requests_are_sentences(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--workload", "resnet"], "known: gpt:nano"),
         (["--efficiency-cut", "0"], "above 0 and up to 1"),
         (["--epochs", "2"], "--epochs needs --samples-per-epoch"),
-        (["--epochs", "2", "--steps", "3"], "give one of them"),
+        (["--epochs", "2", "--steps", "3"], "give only one of them"),
         (["--steps", "0"], "--steps: 0 given; must be a whole number, 1 to"),
-        (["--queue-wait", "8=2h"], "needs the length of the run"),
-        (["--queue-wait", "5=2h", "--steps", "9"], "5 ranks are not in the table; measured are 1, 2, 4, 8"),
+        (["--queue-wait", "8=2h"], "needs the length of the job"),
+        (["--queue-wait", "5=2h", "--steps", "9"], "no case at 5 ranks is in the table; give one of 1, 2, 4, 8"),
         (["--queue-wait", "8:2h", "--steps", "9"], "not RANKS=TIME"),
         (["--queue-wait", "8=2 years", "--steps", "9"], "invalid duration"),
         (["--queue-wait", "8=2h,8=3h", "--steps", "9"], "8 ranks are given twice"),
@@ -338,7 +338,7 @@ def test_a_run_that_is_not_finished_is_to_be_resumed(tmp_path: Path) -> None:
     with pytest.raises(RequestError) as refused:
         of(run)
     assert str(refused.value) == (
-        f"{run.path} has no curve to base an allocation on yet: 4 of 4 cases are unfinished, the first measured in "
+        f"{run.path} does not have a complete curve for an allocation yet: 4 of 4 cases are unfinished, the first measured in "
         f"5 of at least 30 rounds so far; resume with: ddpbench sweep {run.path}"
     )
 

@@ -386,14 +386,14 @@ def _undated(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("write", "said"),
     [
-        (_alone, "is the only run: give several, or a folder of them"),
+        (_alone, "give several runs, or a folder of runs"),
         (_nowhere, "nowhere' is neither a run directory nor a file here, nor a baseline saved in"),
-        (_empty, "empty is not a run directory and holds none"),
+        (_empty, "empty has no runs: it is not a run directory"),
         (_file, "notes.txt is not a file of pytest-benchmark"),
         (_apart, "no two of these 3 runs have a case in common"),
         (_newer, "has schema 99"),
         (_torn, "plan.json cannot be read"),
-        (_twice, "night-00 is given twice: a run counts once"),
+        (_twice, "night-00 is given twice: give it once"),
         (_copied, "night-00 has the same launches as"),
         (_undated, "says 'yesterday' when it was measured: give the runs in order, with --as-given"),
     ],

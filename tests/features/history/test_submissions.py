@@ -50,7 +50,7 @@ def test_in_a_folder_of_runs_it_is_one_run_or_is_skipped_with_the_reason(
     SubmissionDir(empty).file.write_text("{}")
     assert run(["history", str(folder), "--across"]) == 2  # a single run is not a history
     shown = capsys.readouterr().err
-    assert f"skipped: {submission} is a submission whose runs were not merged yet: " in shown
+    assert f"skipped: {submission} is a submission whose runs are not merged yet. " in shown
     assert f"skipped: {empty} is a submission without measurements yet\n" in shown
     assert f"skipped {folder / 'notes'}, which holds no run: plan.json is missing\n" in shown
     measured(submission / "merged")

@@ -259,8 +259,8 @@ def test_a_node_finds_itself_by_name_address_or_launcher() -> None:
     srun = {"SLURM_NODEID": "1", "SLURM_LOCALID": "2", "SLURM_NTASKS": "6"}
     assert seat_of("a,b", host(), srun).spare
     for names, sentence in (
-        ("n1,n3", "is none of them"),
-        ("n2,n2.cluster", "is several of them"),
+        ("n1,n3", "matches none of these names"),
+        ("n2,n2.cluster", "matches several of these names"),
         ("n2", "two host names"),
         ("n2,n1,n1", "n1 is named twice, but each node must be a separate host"),
         ("n2,1", "give the nodes' host names"),

@@ -179,7 +179,9 @@ def _check_possible(plan: StoredPlan, runs: Sequence[CaseRun], machine: Mapping[
 def _saving(cases: Sequence[CaseRun], workload: str, request: AllocationRequest) -> Saving | None:
     if request.mtbf_s is None:
         if request.recovery is not None:
-            raise RequestError("--recovery is for --mtbf: say how often the job fails, such as --mtbf 12h")
+            raise RequestError(
+                "--recovery needs --mtbf: give the mean time between failures, such as --mtbf 12h"
+            )
         return None
     other = request.recovery
     return saving_of(
@@ -220,7 +222,7 @@ def _with_samples(request: AllocationRequest, runs: Sequence[CaseRun]) -> Alloca
         request = replace(request, samples_per_epoch=_recorded_samples(runs))
     if request.epochs is not None and request.samples_per_epoch is None:
         raise RequestError(
-            "--epochs needs --samples-per-epoch: the dataset of this run has no length that could be recorded"
+            "--epochs needs --samples-per-epoch, because this run has no recorded length of its dataset"
         )
     return request
 
@@ -237,7 +239,7 @@ def _jobs(curve: CaseCurve, base: CaseRun, request: AllocationRequest) -> list[J
     unknown = sorted(set(request.waits_s) - set(known))
     if unknown:
         raise RequestError(
-            f"--queue-wait {unknown[0]}=...: {unknown[0]} ranks are not in the table; measured are "
+            f"--queue-wait {unknown[0]}=...: no case at {unknown[0]} ranks is in the table; give one of "
             f"{', '.join(map(str, known))}"
         )
     return jobs
@@ -278,7 +280,7 @@ def _job(run: CaseRun, base: CaseRun, request: AllocationRequest, *, base_case: 
     found = None if base_case else speedup_over(run, base)
     if found is None and not base_case:
         raise RequestError(
-            f"{Namer([case, base.case]).full(case)} shares no rounds with its base case, so that it has no speed-up: "
+            f"{Namer([case, base.case]).full(case)} shares no rounds with its base case, and so has no speed-up: "
             "resume the sweep"
         )
     speedup = Interval(value=1.0) if found is None else found[0]

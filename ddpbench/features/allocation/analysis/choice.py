@@ -61,7 +61,7 @@ def check(request: AllocationRequest) -> None:
         RequestError: a value is invalid, or values contradict each other.
     """
     if request.epochs is not None and request.steps is not None:
-        raise RequestError("--epochs and --steps both say how long the run is; give one of them")
+        raise RequestError("--epochs and --steps both set the length of the job: give only one of them")
     for flag, limit, value in (
         ("--efficiency-cut", limits.EFFICIENCY, request.efficiency_cut),
         ("--epochs", limits.JOB_LENGTH, request.epochs),
@@ -72,8 +72,7 @@ def check(request: AllocationRequest) -> None:
             limit.check_flag(flag, value)
     if request.waits_s and request.epochs is None and request.steps is None:
         raise RequestError(
-            "--queue-wait: time to finish needs the length of the run as well; give --steps, or --epochs with "
-            "--samples-per-epoch"
+            "--queue-wait needs the length of the job: give --steps, or --epochs with --samples-per-epoch"
         )
 
 
@@ -87,7 +86,7 @@ def choose(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) ->
     curves = _of_a_base_case(at_cap)
     real = [curve for curve in curves if not curve.emulated]
     if not curves and (early := _unfinished(at_cap)):
-        raise RequestError(f"{run.path} has no curve to base an allocation on yet: {early}")
+        raise RequestError(f"{run.path} does not have a complete curve for an allocation yet: {early}")
     if not real:
         labels = ", ".join(virtual_words(curves[0].first.case)) if curves else ""
         why = (
@@ -96,7 +95,7 @@ def choose(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) ->
             if curves
             else "no strategy has ok launches with a core or GPU per rank, and also a base case"
         )
-        raise RequestError(f"{run.path} has nothing to base an allocation on: {why}")
+        raise RequestError(f"{run.path} has no curve for an allocation: {why}")
     for flag, asked, names in (
         ("--strategy", request.strategy, {curve.first.case.strategy for curve in real}),
         ("--workload", request.workload, {curve.first.case.workload for curve in real}),

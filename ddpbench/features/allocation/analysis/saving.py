@@ -56,8 +56,8 @@ def saving_of(cases: Sequence[CaseRun], workload: str, mtbf_s: float) -> Saving:
             return _saving(run, mtbf_s, min(cost.mean_s for cost in costs), None, "")
     sweep = command("ddpbench", "sweep", "recovery", "--set", f"base.workload={workload}")
     raise RequestError(
-        f"--mtbf: no case of {workload} tells what a snapshot takes: measure with base.checkpoint = true, or give "
-        f"--recovery RUN_DIR, a run of: {sweep}"
+        f"--mtbf: no case of {workload} has a measured snapshot time. Measure with base.checkpoint = true, or "
+        f"give --recovery RUN_DIR with a run of: {sweep}"
     )
 
 

@@ -64,8 +64,8 @@ def read_sides(
     sides = [side for side in sides if side.path not in left_out]
     if len(sides) < 2:
         raise RequestError(
-            f"{on_one_line(str(sides[0].path))} is the only run: give several, or a folder of them; ddpbench report "
-            "has what is in one"
+            f"only one run is given, {on_one_line(str(sides[0].path))}: give several runs, or a folder of runs. "
+            "ddpbench report describes a single run"
         )
     check_no_copies(sides)
     if not as_given:
@@ -108,8 +108,8 @@ def _found(paths: Sequence[Path], on_skip: Callable[[Path, str], None]) -> tuple
         without |= skipped if runs else {path: ""}
     if not found:
         raise RequestError(
-            f"{next(iter(without))} is not a run directory and holds none, nor a file of pytest-benchmark: plan.json "
-            "is missing"
+            f"{next(iter(without))} has no runs: it is not a run directory (plan.json is missing), a folder of "
+            "run directories or a pytest-benchmark file"
         )
     for folder, why in without.items():
         on_skip(folder, why)
@@ -173,7 +173,7 @@ def _check_once(paths: Sequence[Path]) -> None:
     seen: set[Path] = set()
     for path in paths:
         if path.resolve() in seen:
-            raise RequestError(f"{on_one_line(str(path))} is given twice: a run counts once")
+            raise RequestError(f"{on_one_line(str(path))} is given twice: give it once")
         seen.add(path.resolve())
 
 

@@ -156,7 +156,7 @@ def history_of(sides: Sequence[Side], *, only: str = "", alpha: float = ALPHA) -
     shared = [one for one in every if sum(run is not None for run in one[1]) > 1]
     if not shared:
         raise RequestError(
-            f"no two of these {len(sides)} runs have a case in common: cases are matched by what they specify"
+            f"no two of these {len(sides)} runs have a case in common: cases are matched by their settings"
         )
     called = {first.case: (names.full(first.case), names.key(first.case)) for first, _ in shared}
     kept = [one for one in shared if any(only.lower() in name.lower() for name in called[one[0].case])]

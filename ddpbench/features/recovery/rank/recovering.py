@@ -469,13 +469,13 @@ def check(training: Training) -> None:
     whole = strategy.whole_state and (strategy.replicas_equal or case.world_size == 1)
     if not whole or training.place.processes != case.world_size or training.samples != case.local_batch:
         raise ValueError(
-            f"recovery needs the whole model on every rank, which this case of {case.strategy} does not have: "
+            f"recovery needs the complete model on every rank, which this case of {case.strategy} does not have: "
             'set recovery = "off"'
         )
     if training.shards_itself or training.workload.owns_step:
         raise ValueError(
-            f"a training of {case.workload} cannot be resumed in the middle of its data: give a map-style "
-            'dataset, and no own loader or step; or set recovery = "off"'
+            f"training of {case.workload} cannot resume in the middle of its data: use a map-style dataset "
+            'without loader() and step(), or set recovery = "off"'
         )
 
 

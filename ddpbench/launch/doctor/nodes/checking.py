@@ -77,8 +77,9 @@ def seat_of(names: str, host: Host, env: Mapping[str, str] = os.environ) -> Node
     seats = [number for number, name in enumerate(listed) if name in own or own & set(_addresses_of(name))]
     if len(seats) != 1:
         raise RequestError(
-            f"--nodes {shortened(names)}: this node, {host.host_name}, is {'several of' if seats else 'none of'} them; "
-            "run the same command on each of them, under srun, or with RANK set to its number, from 0"
+            f"--nodes {shortened(names)}: this node, {host.host_name}, matches {'several' if seats else 'none'} "
+            "of these names. Run the same command on each node, under srun, or with RANK set to the node's "
+            "number, from 0"
         )
     return NodeSeat(number=seats[0], count=len(listed), first=listed[0])
 

@@ -215,9 +215,9 @@ def _joined(
             connection, _ = door.accept()
         except TimeoutError:
             raise LaunchError(
-                f"node {', '.join(map(str, missing))} did not reach {first[0]}:{first[1]} within "
-                f"{JOIN_S:.0f} s: check that the same command runs there, and that this name and port "
-                "lead to this node from there"
+                f"node {', '.join(map(str, missing))} did not connect to {first[0]}:{first[1]} within "
+                f"{JOIN_S:.0f} s: check that the same command runs there, and that this name and port reach node "
+                "0 from there"
             ) from None
         stack.enter_context(connection)
         line = _Line(connection)
@@ -275,7 +275,7 @@ def _follow(
         line.tell(asdict(me))
         listed = line.next_message(_NODES, time.monotonic() + _answer_s(count))
         if [node.number for node in listed] != [*range(count)]:
-            raise ValueError(f"it names other nodes than the {count} named here")
+            raise ValueError(f"it listed other nodes than the {count} given here")
         pairs = _try_all(me, listed, listener)
         line.tell([pair.to_json() for pair in pairs])
     except (OSError, ValueError) as error:

@@ -103,7 +103,8 @@ def _addresses(ranks: int) -> list[str]:
     """
     if not dist.is_initialized():
         raise RuntimeError(
-            f"{ranks} ranks of tf_multi_worker exchange addresses by torch.distributed: start it first"
+            f"{ranks} ranks of tf_multi_worker exchange addresses through torch.distributed: call "
+            "init_process_group first"
         )
     host = _own_address()
     with socket.socket() as probe:

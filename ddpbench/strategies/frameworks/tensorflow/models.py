@@ -162,7 +162,7 @@ def copy_to_keras(model: torch.nn.Module, twin: Twin) -> None:
     names = [shared.name for shared in twin.parameters]
     if sorted(values) != sorted(names):
         raise ValueError(
-            f"the Keras twin has the parameters {', '.join(names)}, and the model {', '.join(values)}"
+            f"the Keras model has the parameters {', '.join(names)}, but the torch model has {', '.join(values)}"
         )
     for shared in twin.parameters:
         shared.variable.assign(shared.layout.to_keras(values[shared.name]).contiguous().cpu().numpy())

@@ -162,7 +162,7 @@ class TfReplica(Replica):
             RuntimeError: `gradients_of` was not called, or `apply` has made the step.
         """
         if self._batch is None:
-            raise RuntimeError("there are gradients only between gradients_of and apply")
+            raise RuntimeError("gradients exist only between gradients_of() and apply()")
         if self._reduced is None:
             tf, recorder, local = self._tf, self.job.recorder, self._strategy.experimental_local_results
             with recorder.span("forward"), tf.GradientTape() as tape:
