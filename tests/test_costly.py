@@ -164,9 +164,7 @@ def test_a_saved_benchmark_of_very_many_failed_launches_is_refused(tmp_path: Pat
     for one in data["benchmarks"]:
         one["extra_info"]["launches_failed"] = 60_000
     saved.write_text(json.dumps(data), encoding="utf-8")
-    with pytest.raises(
-        IdentityError, match="launches_failed: 120,000 in total; must be 100,000 at"
-    ):
+    with pytest.raises(IdentityError, match="launches_failed: 120,000 in total; must be 100,000 at"):
         read_saved(saved)
 
 

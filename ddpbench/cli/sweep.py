@@ -69,7 +69,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise RequestError("--verbose shows each launch of a plan: give it with --dry-run")
     if arguments.quiet and arguments.dry_run:
         raise RequestError(
-            "--quiet prints the answer, and a dry run has none: leave out --quiet or --dry-run"
+            "--quiet prints the answer, and a dry run gives no answer: leave out --quiet or --dry-run"
         )
     fabric = fabric_overrides(arguments.fabric) if arguments.fabric is not None else []
     request = SweepRequest(

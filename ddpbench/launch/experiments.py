@@ -87,7 +87,7 @@ def find_experiment(name: str) -> Path:
             name, [file.name for file in Path().glob("*.toml")], n=1, cutoff=0.8
         )
         advice = f"did you mean the file {close[0]!r}?" if close else nearest(name, known)
-        raise RequestError(f"there is no file or experiment {name!r}; {advice}")
+        raise RequestError(f"neither a file nor an experiment has the name {name!r}; {advice}")
     return known[name]
 
 

@@ -114,7 +114,10 @@ _TERMS: tuple[tuple[str, str], ...] = (
             "not an interval."
         ),
     ),
-    ("not attributed", "Time of a step that belongs to none of its other parts; all parts add up to the step."),
+    (
+        "not attributed",
+        "Time of a step that belongs to none of its other parts; all parts add up to the step.",
+    ),
     (
         "loss of efficiency",
         (

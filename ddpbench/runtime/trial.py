@@ -159,8 +159,8 @@ def _own_reason(case: Case, facts: Mapping[str, Any]) -> str | None:
     meets = facts.get("exchanges") or facts.get("waits")
     if meets and load_strategy(case.strategy).trainers(case.world_size) < case.world_size:
         reason = reason or (
-            f"the class exchanges values or waits at a barrier, and a rank of {case.strategy} that serves computes no "
-            "loss: the others would wait for it"
+            "the class exchanges values between ranks or waits at a barrier, but the serving rank of "
+            f"{case.strategy} computes no loss: the other ranks would wait for it"
         )
     reason = reason or load_strategy(case.strategy).model_reason(case, closure=closure, sparse=sparse)
     found = ModelFound(
@@ -209,14 +209,15 @@ def _types(facts: Mapping[str, Any]) -> str:
 
 def _of_closure(optimizer: str) -> str:
     return (
-        f"its {optimizer} decides by the loss that its closure returns: average it over ranks there "
-        "(torch.distributed.all_reduce), or they make unequal numbers of backwards and wait for one another"
+        f"its {optimizer} decides by the loss that its closure returns: average this loss over ranks in the "
+        "closure (torch.distributed.all_reduce). Otherwise ranks make unequal numbers of backwards and wait for "
+        "one another"
     )
 
 
 _IN_EVALUATION = (
-    "its model is in evaluation mode, without dropout or new statistics: if it is not meant to be, have model() return "
-    "model.train()"
+    "its model is in evaluation mode, without dropout or new statistics: if this is not intended, have model() "
+    "return model.train()"
 )
 
 

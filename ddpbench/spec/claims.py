@@ -143,9 +143,11 @@ def malformed(claim: Mapping[str, Any], path: str) -> list[Problem]:
             if key in claim
         ]
         problems += [
-            (key, "is missing: which cases it is compared with") for key in ("than",) if key not in claim
+            (key, "is missing: give the cases to compare with") for key in ("than",) if key not in claim
         ]
-        problems += [(key, "is missing: which cases are faster") for key in ("faster",) if key not in claim]
+        problems += [
+            (key, "is missing: give the cases that are faster") for key in ("faster",) if key not in claim
+        ]
     elif any(key in claim for key in equal):
         problems += [
             (key, "is missing: a claim of equality needs cases, as_fast_as and within")
@@ -153,14 +155,19 @@ def malformed(claim: Mapping[str, Any], path: str) -> list[Problem]:
             if key not in claim
         ]
         if "within" not in claim:
-            problems.append(("within", 'is missing: up to which difference they are as fast, such as "3 %"'))
+            problems.append(
+                (
+                    "within",
+                    ('is missing: give the largest difference at which the cases are as fast, such as "3 %"'),
+                )
+            )
         if "by" in claim:
             problems.append(("by", "belongs to faster and than; a claim of equality has within"))
     else:
         problems.append(
             (
                 "",
-                "needs faster and than, or cases, as_fast_as and within: which cases are compared with which",
+                "needs faster and than, or cases, as_fast_as and within",
             )
         )
     return [Problem(path=f"{path}.{key}" if key else path, message=message) for key, message in problems]
@@ -368,8 +375,8 @@ def _without_partner(path: str, claim: Claim, axes: Collection[str], matched: _M
         key=len,
     )
     message = (
-        f"none of these cases equals one of {name} in everything except {_named(free)}: "
-        f"the closest also differ in {_named(apart)}; both sides may name that"
+        f"no case here equals a case of {name} in everything except {_named(free)}: the closest also differ in "
+        f"{_named(apart)}, which both sides may name"
     )
     return Problem(path=where, message=message)
 

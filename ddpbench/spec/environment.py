@@ -37,7 +37,7 @@ _WHOSE_PREFIXES = {
     "DDPBENCH_": "it is ddpbench's own: set it in the shell that starts ddpbench",
     "TORCHELASTIC_": "torchrun sets it: leave it out",
     "MPI4PY_": "it chooses the MPI library, which is part of a run's identity: set it in the shell, for all launches",
-    "PMI_": "it tells an MPI who its ranks are, which ddpbench does: leave it out",
+    "PMI_": "it sets MPI's rank numbers, which ddpbench sets itself: leave it out",
 }
 OF_FABRICS = ("GLOO_SOCKET_IFNAME", "UCX_NET_DEVICES", "UCX_TLS")
 """Variables that decide which network interfaces are used, which a fabric sets itself."""

@@ -161,11 +161,11 @@ def _duration(low: float, high: float, why: str = "", low_why: str = "", *, belo
 
 
 # The sections [base] and [axes].
-RANKS = _count(1, MAX_RANKS, "the page through which ranks are watched has room for no more")
+RANKS = _count(1, MAX_RANKS, "the memory page for watching ranks has no room for more")
 THREADS = _count(1, 4096, "no machine has that many cores")
-LOADER_WORKERS = _count(0, 128, "each is a process of every rank")
+LOADER_WORKERS = _count(0, 128, "every rank starts this many processes")
 BUCKET_CAP_MB = Range(
-    low=1e-6, high=2**20, low_why="a bucket holds a byte at least", high_why="no model has a TiB of gradients"
+    low=1e-6, high=2**20, low_why="a bucket has at least one byte", high_why="no model has a TiB of gradients"
 )
 LOCAL_BATCH = _count(1, 1_000_000, "no rank holds that many samples of a step")
 GLOBAL_BATCH = _count(1, 1_000_000_000, "no job trains on that many samples in a step")
@@ -183,7 +183,7 @@ MEASURED_S = _duration(
 HALF_WIDTH = Range(low=0, high=1, above=True, below=True)
 TOTAL_S = _duration(1, 30 * _DAY_S, "resume the run to continue")
 HANG_TIMEOUT_S = _duration(
-    1, _DAY_S, "a rank that is stuck would hold the machine", "a rank's start alone takes about that long"
+    1, _DAY_S, "a stuck rank would keep the machine occupied", "a rank's start alone takes about that long"
 )
 UNTIL_LOSS = Range(low=0, high=1e9, above=True)
 UNTIL_STEPS = _count(1, 10_000_000, "each step's loss is kept")
@@ -191,13 +191,13 @@ SNAPSHOT_STEPS = _count(1, 100_000, "a launch trains for over four times this ma
 COLLECTIVE_TIMEOUT_S = _duration(
     1,
     _DAY_S,
-    "a rank that is stopped is noticed only then",
+    "a stopped rank is noticed only after this time",
     "ranks may be that far apart in normal training",
 )
 UNTIL_S = _duration(1e-3, _DAY_S, "each launch trains that long")
 
 # The section [fabric].
-FABRIC_NODES = _count(1, MAX_NODES, "each is a network namespace of this one machine")
+FABRIC_NODES = _count(1, MAX_NODES, "each node is a network namespace of this machine")
 RANKS_PER_NODE = _count(1, MAX_RANKS, "no job has more ranks")
 RACKS = _count(1, MAX_NODES, "racks cannot exceed nodes")
 RATE = Range(
@@ -244,9 +244,9 @@ MAX_PAIRS = 1_000
 
 # Options of strategies and workloads.
 PARTS = _count(1, 4096, "a batch has no more parts than samples")
-REPLICAS = _count(1, MAX_RANKS // 2, "each has two ranks at least")
+REPLICAS = _count(1, MAX_RANKS // 2, "each replica has at least two ranks")
 FACTOR_RANK = _count(1, 256)
-BUCKET_NUMBERS = _count(1, 10**12, "no model has that many parameters", "a bucket holds a number at least")
+BUCKET_NUMBERS = _count(1, 10**12, "no model has that many parameters", "a bucket has at least one number")
 POWERSGD_START = _count(2, 16, "it is part of the warm-up", "torch's minimum")
 AVERAGING_PERIOD = _count(2, 10, "the smallest timed block has that many steps", "1 is DDP")
 LOCAL_SGD_START = _count(0, 16, "it is part of the warm-up")
@@ -271,12 +271,14 @@ STEPS = _count(0, 10**9)
 
 # Flags without a setting.
 AA_ROUNDS = _count(3, 1_000, "intervals narrow with the root of their number", "fewer give no interval")
-PROFILED_STEPS = _count(2, 1_000_000, "its interval is narrow long before", "fewer give no interval")
+PROFILED_STEPS = _count(
+    2, 1_000_000, "intervals are narrow long before this number", "fewer give no interval"
+)
 PORT = _count(1, 65_535, "a port has 16 bits")
 EFFICIENCY = Range(low=0, high=1, above=True, reads=_fraction)
 JOB_LENGTH = _count(1, 10**15, "no job is that long")
 TIME_LIMIT_S = _duration(60, 365 * _DAY_S, "no queue takes a job that long", "Slurm counts minutes")
-MTBF_S = _duration(1, 3650 * _DAY_S, "it does not fail then", "nothing gets done between two failures")
+MTBF_S = _duration(1, 3650 * _DAY_S, "it does not fail then", "no work would be done between two failures")
 DECIDING_S = replace(TOTAL_S, high_why="no comparison takes that long")
 PLANNED_S = Range(
     low=0,

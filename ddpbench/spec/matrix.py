@@ -480,8 +480,8 @@ def _links(
             isinstance(rates, list) and len(rates) != nodes,
             "bandwidth",
             (
-                f"has {len(rates) if isinstance(rates, list) else 1} rates for {nodes} nodes: give one for all, or one "
-                "for each"
+                f"has {len(rates) if isinstance(rates, list) else 1} rates for {nodes} nodes: give one rate for "
+                "all nodes, or one per node"
             ),
         ),
         (nodes > MAX_NODES, "nodes", f"{nodes} given; a fabric on one machine has at most {MAX_NODES}"),

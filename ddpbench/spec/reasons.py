@@ -105,7 +105,7 @@ def _virtual_reason(case: Case) -> str | None:
     if case.fabric and case.launcher != "local":
         return 'a fabric is made on this machine, by the local launcher: launcher = "local"'
     if case.fabric and case.device == "cuda":
-        return "GPUs have physical links: a fabric is for ranks on the CPU, and a replay can stand for a GPU"
+        return "GPUs have physical links: a fabric is only for ranks on the CPU, where a replay can imitate a GPU"
     return None
 
 

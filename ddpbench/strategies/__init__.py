@@ -53,11 +53,11 @@ TABLE: dict[str, Entry] = {
     ),
     "pipeline": Entry(
         "ddpbench.strategies.pipeline.strategy:Pipeline",
-        "layers in a row of stages, one a rank: microbatches pass through, activations are sent on",
+        "layers divided into stages, one per rank: microbatches and their activations pass from stage to stage",
     ),
     "branches": Entry(
         "ddpbench.strategies.branches.strategy:Branches",
-        "branches side by side, one a rank: outputs go to rank 0's head, their gradients come back",
+        "branches side by side, one per rank: outputs go to rank 0's head, and their gradients come back",
     ),
     "accelerate": Entry(
         "ddpbench.strategies.frameworks.accelerate.strategy:Accelerate",
@@ -65,19 +65,19 @@ TABLE: dict[str, Entry] = {
     ),
     "lightning": Entry(
         "ddpbench.strategies.frameworks.lightning.strategy:Lightning",
-        "Lightning over DDP: its Trainer, whose loop it is, or its Fabric in a plain loop",
+        "Lightning over DDP: its Trainer with Lightning's own loop, or its Fabric in a plain loop",
     ),
     "hf_trainer": Entry(
         "ddpbench.strategies.frameworks.hf_trainer.strategy:HfTrainer",
-        "transformers.Trainer: DDP as Hugging Face's training loop sets it up and drives it",
+        "transformers.Trainer: DDP, set up and driven by Hugging Face's training loop",
     ),
     "deepspeed": Entry(
         "ddpbench.strategies.frameworks.deepspeed.strategy:DeepSpeed",
-        "DeepSpeed's engine: ZeRO shares optimizer state and gradients out among ranks",
+        "DeepSpeed's engine: ZeRO divides optimizer state and gradients among ranks",
     ),
     "ray_train": Entry(
         "ddpbench.strategies.frameworks.ray_train.strategy:RayTrain",
-        "Ray Train's TorchTrainer, which starts the ranks itself, and its prepare_model: DDP as Ray sets it up",
+        "Ray Train's TorchTrainer, which starts the ranks, and its prepare_model, which sets up DDP",
     ),
     "tf_mirrored": Entry(
         "ddpbench.strategies.frameworks.tensorflow.strategy:TfMirrored",
@@ -85,7 +85,7 @@ TABLE: dict[str, Entry] = {
     ),
     "tf_multi_worker": Entry(
         "ddpbench.strategies.frameworks.tensorflow.strategy:TfMultiWorker",
-        "TensorFlow's MultiWorkerMirroredStrategy: a Keras model a rank, gradients summed over gRPC",
+        "TensorFlow's MultiWorkerMirroredStrategy: one Keras model per rank, gradients summed over gRPC",
     ),
 }
 """Strategies by name, in the order of lists and legends."""
@@ -139,8 +139,8 @@ def stream_reason(case: Case) -> str | None:
     if processes == 1 or all(strategy.dealt(case, rank) == (rank, processes) for rank in range(processes)):
         return None
     return (
-        f"the dataset deals its samples out to {processes} ranks itself, and {case.strategy} wants them otherwise: "
-        "give a map-style dataset, or a loader(rank, world_size, batch)"
+        f"the dataset divides its samples among {processes} ranks itself, but {case.strategy} needs another "
+        "division: give a map-style dataset, or a loader(rank, world_size, batch)"
     )
 
 
@@ -163,14 +163,15 @@ def found_reason(case: Case, found: ModelFound) -> str | None:
     averages = strategy.aggregates and not strategy.one_process and case.world_size > 1
     if found.updates_in_backward and averages:
         return (
-            "the class's optimizers step during backward, as from hooks of parameters, and so before gradients are "
-            f"averaged, which {case.strategy} does at its end: have step() call them after backward()"
+            "the class's optimizers step during backward, for example in hooks of parameters, but "
+            f"{case.strategy} averages gradients at the end of backward: have step() call the optimizers after "
+            "backward()"
         )
     if found.unreached and averages:
         return (
-            "the class's step sets gradients that no backward() makes, as from torch.autograd.grad or torch.func, and "
-            f"{case.strategy} averages gradients at the end of a backward(): have step() call one, or average them "
-            "there with torch.distributed.all_reduce"
+            "the class's step sets gradients without backward(), for example with torch.autograd.grad or "
+            f"torch.func, but {case.strategy} averages gradients at the end of a backward(): have step() call "
+            "backward(), or average the gradients in step() with torch.distributed.all_reduce"
         )
     return strategy.found_reason(case, found)
 

@@ -22,13 +22,15 @@ OptionsT = TypeVar("OptionsT", bound=BaseModel)
 StrategyRole = Literal["", "base", "bound", "reference"]
 PROMISES: dict[Promise, str] = {
     "nothing": "nothing is aggregated",
-    "gradients": "every step's gradients, and the update made of them, are those of one process over the same samples",
-    "delayed": "what compression leaves out of a step's gradients is kept and sent later: the sums over steps, with "
-    "what is still kept, are those of one process, and further steps send of what is kept",
-    "averaged": "after each averaging all replicas are equal: to the average of as many processes that trained apart "
-    "since the one before",
-    "ordered": "every gradient is applied once, computed at the version its worker had: one process that redoes the "
-    "server's log has the same parameters",
+    "gradients": (
+        "every step's gradients, and the update from them, equal those of one process over the same samples"
+    ),
+    "delayed": "compression keeps the omitted part of a step's gradients and sends it later: sums over steps, "
+    "plus the part still kept, equal those of one process, and further steps send from the kept part",
+    "averaged": "after each averaging all replicas equal the average of as many processes that trained apart "
+    "since the previous averaging",
+    "ordered": "every gradient is applied once, computed from the parameters that its worker had: one process "
+    "that replays the server's log gets the same parameters",
 }
 
 

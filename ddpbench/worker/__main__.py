@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("case_id", nargs="?", metavar="CASE_ID", help="a case of its plan")
     parser.add_argument("round", nargs="?", metavar="ROUND", help="a round's number, or 'proof'")
     parser.add_argument(
-        "--retry-failed", action="store_true", help="as a slot: do launches that failed earlier again"
+        "--retry-failed", action="store_true", help="as a slot: repeat launches that failed earlier"
     )
     parser.add_argument(
         "--serve", nargs=4, metavar=("SOCKET", "PAGE", "PARENT", "FOLDER"), help=argparse.SUPPRESS

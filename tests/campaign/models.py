@@ -45,7 +45,11 @@ class Promise:
 
 
 OK = Promise()
-_ABOUT_MODEL = ("gives other", "writes into its own parameters", "other parameters under the same seeds")
+_ABOUT_MODEL = (
+    "gives different",
+    "writes into its own parameters",
+    "different parameters under the same seeds",
+)
 """Sentence on models that differ each time."""
 
 
@@ -322,14 +326,14 @@ def _randomness() -> dict[str, Model]:
     initial = "made = Net()\nmade.leave.weight.data.copy_(torch.as_tensor({0}).expand(4, 8))\nreturn made"
     for name, source in _SOURCES.items():
         found[f"random-{name}-in-model"] = Model(text=script(model=initial.format(source)), promises=_all(OK))
-    other = "the model gives other gradients from the same state, batch and seeds"
+    other = "the model gives different gradients from the same state, batch and seeds"
     for name, source in _UNSEEDED.items():
         found[f"unseeded-{name}-in-forward"] = Model(
             text=script(forward=_FACTOR.format(source)),
             promises=_all(Promise(notes=(other,)), "single", "ddp", "master"),
             page=(other,),
         )
-    fault = "two calls of model() give other parameters under the same seeds"
+    fault = "two calls of model() give different parameters under the same seeds"
     found["unseeded-initial-weights"] = Model(
         text=script(model=initial.format(_UNSEEDED["its-own-generator"])),
         promises={
@@ -613,7 +617,7 @@ def _strange() -> dict[str, Model]:
         "Forces": {"fsdp": _skipped("a parameter was used after FSDP had freed it")},
         "Decay": {"fsdp": _skipped("a parameter was used outside its module's forward")},
         "WeightNorm": {},
-        "Hooked": {"fsdp": _skipped("for shards without their hooks")},
+        "Hooked": {"fsdp": _skipped("by shards without their hooks")},
         "AsksInStep": {},
         "Packed": {"data_parallel": _skipped("cannot divide a batch among its replicas")},
         "PackedLoader": {"data_parallel": _skipped("cannot divide a batch among its replicas")},
@@ -634,8 +638,10 @@ def _updates() -> dict[str, Model]:
     sound = dict.fromkeys(("single", *STRATEGIES), Promise(types=(), threads=0))
     counted = Promise(types=(), threads=0, notes=("keeps state from one forward to the next",))
     drawn = Promise(status="diverged", said=("draws random numbers",))
-    unaveraged = dict.fromkeys(("ddp", "zero1", "fsdp", "master"), _skipped("that no backward() makes"))
-    seeds = ("model() gives other parameters on each rank",)
+    unaveraged = dict.fromkeys(
+        ("ddp", "zero1", "fsdp", "master"), _skipped("sets gradients without backward()")
+    )
+    seeds = ("model() returns different parameters on each rank",)
     thawed = ("begin to train after the model was wrapped",)
     late = Promise(status="diverged", said=thawed, notes=thawed)
     unsent = dict.fromkeys(("ddp", "zero1", "master"), _skipped("the buffer neighbours is a sparse tensor"))
@@ -679,7 +685,7 @@ def _updates() -> dict[str, Model]:
         },
         "FollowsInForward": {"fsdp": _skipped("its forward writes into follows.weight")},
         "FollowsInStep": {"fsdp": _skipped("its step computes with parameters outside a forward")},
-        "HooksInStep": {"fsdp": _skipped("for shards without their hooks")},
+        "HooksInStep": {"fsdp": _skipped("by shards without their hooks")},
         "AddsNoise": {"fsdp": _skipped("its step computes with parameters outside a forward")},
         "ClipsWeights": {},
     }

@@ -268,7 +268,7 @@ def run_of_a_model(run: Path, strategies: dict[str, dict[str, str]]) -> None:
         ({"recorded": "2"}, "ddp: threads [2] are recorded, not 1"),
         ({"type": "float64"}, "ddp: the class trains with the types [['float64']]"),
         ({"silent": "yes"}, "ddp: the class trains with the threads [], not 1"),
-        ({"note": "the model gives other gradients"}, "ddp: a note: the model gives other"),
+        ({"note": "the model gives different gradients"}, "ddp: a note: the model gives different"),
     ],
 )
 def test_promises_of_a_model_that_are_not_kept_are_seen(

@@ -190,7 +190,7 @@ def test_long_options_do_not_push_the_other_columns_of_verify() -> None:
 
 
 def test_a_case_that_could_not_be_compared_is_unproved_and_says_why() -> None:
-    note = "the model draws random numbers, and its replicas draw them in another order: not comparable"
+    note = "the model draws random numbers, and its replicas draw them in a different order: not comparable"
     left_out = Proof(
         compared="gradients, same shards",
         dtype="float64",

@@ -359,7 +359,7 @@ def test_what_a_run_is_read_from_is_not_replaced(
     assert run([*words, "--out", str(runs / "one" / "more.csv")]) == 0
     sizes = runs / "submission.json"
     sizes.write_text('{"schema_version": 1, "sizes": []}', encoding="utf-8")
-    with pytest.raises(OutputError, match="is what the run"):
+    with pytest.raises(OutputError, match="is a file of the run"):
         check_output(sizes)
     sizes.unlink()
 
@@ -695,7 +695,9 @@ def test_a_link_below_somebody_elses_folder_is_not_followed(where: str, shared: 
     (planted / "folder").symlink_to(mine)
     for path in (planted, *planted.rglob("*")):
         os.chown(path, 65534, 65534, follow_symlinks=False)
-    refusal = f"is a link of another user, below their folder {planted}, which is in a folder that everybody can"
+    refusal = (
+        f"is a link of another user, below their folder {planted}, which is in a folder that everybody can"
+    )
     for write in (
         check_output,
         lambda path: write_output(path, "x"),

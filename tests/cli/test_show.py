@@ -120,4 +120,4 @@ def test_a_report_without_records_cannot_be_shown(tmp_path: Path, capsys: pytest
 
 def test_a_dry_run_has_no_answer_to_print(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sweep", "quick", "--dry-run", "--quiet"]) == 2
-    assert "a dry run has none" in capsys.readouterr().err
+    assert "a dry run gives no answer" in capsys.readouterr().err

@@ -179,7 +179,8 @@ def test_a_name_without_a_file_is_held_against_those_that_are_here(
     (tmp_path / "mine.toml").write_text('\ufeffname = "mine"\n', encoding="utf-8")
     assert run(["sweep", "mine.tml"]) == 2
     assert (
-        "there is no file or experiment 'mine.tml'; did you mean the file 'mine.toml'?" in capsys.readouterr().err
+        "neither a file nor an experiment has the name 'mine.tml'; did you mean the file 'mine.toml'?"
+        in capsys.readouterr().err
     )
     assert run(["sweep", "mine.toml", "--dry-run"]) == 0  # like a file that an editor has just created
 

@@ -149,5 +149,6 @@ def test_a_right_one_is_proved_and_a_wrong_one_diverges(tmp_path: Path) -> None:
     assert "gradients, later steps (float64): error 0.5" in found["FromTheSecondCall",].reason
     assert found["OwnFirst",].result == "diverged", found
     assert (
-        "allowed 0, the ranks' parameters differ, if only by rounding: all ranks" in found["OwnFirst",].reason
+        "allowed 0, the ranks' parameters differ, even if only by rounding: all ranks"
+        in found["OwnFirst",].reason
     )

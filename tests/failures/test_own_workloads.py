@@ -68,7 +68,7 @@ def line_of(text: str) -> int:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        (own("TooShort"), r"its first batch failed: .*gave this rank 3 samples; one step of it needs 4"),
+        (own("TooShort"), r"its first batch failed: .*gave this rank 3 samples; one step needs 4"),
         (own("WrongBatch"), r"returned a batch of 32 samples instead of 4"),
         (own("Vector"), r"returned a tensor of shape \[4\]; it must return a scalar"),
         (own("Number"), r"loss\(model, batch\) returned a float; it must return a scalar"),

@@ -48,7 +48,8 @@ def test_a_merge_that_is_interrupted_in_its_report_says_how_the_page_is_made(
         assert cli(["merge", str(one.path), str(two.path), "--out", str(tmp_path / "m")]) == 130
     *_, last = capsys.readouterr().err.splitlines()
     assert last == (
-        f"interrupted; the launches are merged, but the report is not written. To write it, run: ddpbench report {tmp_path / 'm'}"
+        "interrupted; the launches are merged, but the report is not written. To write it, run: ddpbench report "
+        f"{tmp_path / 'm'}"
     )
     assert cli(last.rpartition(": ddpbench ")[2].split()) == 0
 

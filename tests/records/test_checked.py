@@ -85,7 +85,7 @@ def test_a_plan_holds_each_field_of_a_case_to_its_declaration(
         (
             "stands_for",
             ["default", 0],
-            "input should be 'default', or 1e-06 to 1,048,576: a bucket holds a byte",
+            "input should be 'default', or 1e-06 to 1,048,576: a bucket has at least one byte",
         ),
     ],
 )

@@ -202,7 +202,7 @@ def test_margins_are_fractions_or_per_cent() -> None:
         ),
         (
             SIDES.replace('"ddp"', '"ddp", world_size = 4').replace("data_parallel", "master"),
-            ".than: none of these cases equals one of faster in everything except strategy: the closest also differ in",
+            ".than: no case here equals a case of faster in everything except strategy: the closest also differ in",
         ),
         (
             'faster = { strategy = "ddp", world_size = 2 }\nthan = { strategy = "ddp", world_size = 4 }',

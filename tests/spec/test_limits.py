@@ -86,7 +86,7 @@ def test_every_number_of_a_flag_has_its_limits() -> None:
         (
             limits.LOADER_WORKERS,
             "1000000",
-            "must be a whole number, 0 to 128: each is a process of every rank",
+            "must be a whole number, 0 to 128: every rank starts this many processes",
         ),
         (limits.LOADER_WORKERS, "-1", "-1 given; must be a whole number, 0 to 128"),
         (limits.LOADER_WORKERS, "1.5", "1.5 given; must be a whole number, 0 to 128"),

@@ -57,17 +57,21 @@ def test_one_that_keeps_some_and_sends_it_later_is_proved(hooks: dict[str, Proof
         ("NegatesAHundredth", "diverged", r"more is kept than all gradients were: 1\.02 times"),
         ("Triples", "diverged", r"more is kept than all gradients were: 2 times"),
         ("NegatesTheNew", "diverged", r"more is kept than all gradients were: 1\.167 times"),
-        ("SendsABitTooMuch", "diverged", r"what is kept does not shrink as it is sent: 1\d\d\.?\d* times"),
-        ("Doubles", "diverged", r"what is kept does not shrink as it is sent: 1 times as much is left"),
-        ("SendsAThousandth", "unproved", r"what is kept is sent too slowly: 81\.9% of it is left"),
+        (
+            "SendsABitTooMuch",
+            "diverged",
+            r"the kept remainder does not shrink as it is sent: 1\d\d\.?\d* times",
+        ),
+        ("Doubles", "diverged", r"the kept remainder does not shrink as it is sent: 1 times as much is left"),
+        ("SendsAThousandth", "unproved", r"the kept remainder is sent too slowly: 81\.9% of it is left"),
         pytest.param(
             "SendsHalfAThousandth",
             "unproved",
             r"too slowly: 90\.5% of it is left after 200 steps",
             marks=pytest.mark.thorough,
         ),
-        ("OneRankSends", "diverged", r"what is kept is not sent later: 200 steps"),
-        ("SendsTheSame", "diverged", r"what is kept.* is not sent later: 200 steps"),
+        ("OneRankSends", "diverged", r"the kept remainder is not sent later: 200 steps"),
+        ("SendsTheSame", "diverged", r"the kept remainder.* is not sent later: 200 steps"),
     ],
 )
 def test_one_that_sends_what_it_keeps_wrongly_is_refused(
@@ -110,7 +114,7 @@ def test_one_that_sends_what_it_keeps_wrongly_is_refused(
             r"every parameter has a rank .* no rank trains layers\.0\.weight, which the model",
         ),
         ("SaysLess", "diverged", r"loss, same samples \(float64\): error 0.[45]"),
-        ("NeverSends", "diverged", r"what is kept is not sent later: 200 steps"),
+        ("NeverSends", "diverged", r"the kept remainder is not sent later: 200 steps"),
         (
             "NoFuture",
             "failed",
@@ -197,7 +201,7 @@ class Without(TopK):
             1e-4,
             2,
             "unproved",
-            "it is not seen whether what is kept of vectors is sent later: 200 steps",
+            "it cannot be seen whether the kept remainder of vectors is sent later: 200 steps",
         ),
         (
             "Sound",
@@ -205,7 +209,7 @@ class Without(TopK):
             0.1,
             2,
             "diverged",
-            r"what is kept of vectors is not sent later: \d+ steps",
+            r"the kept remainder of vectors is not sent later: \d+ steps",
         ),
         (
             "Sound",
@@ -213,7 +217,7 @@ class Without(TopK):
             0.1,
             2,
             "diverged",
-            r"what is kept( of matrices)? is not sent later: \d+ steps",
+            r"the kept remainder( of matrices)? is not sent later: \d+ steps",
         ),
     ],
 )

@@ -168,7 +168,7 @@ def test_a_sweep_proves_and_times_it_beside_ddp(
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "Start-up, s: from the moment at which a launch is asked for" in page
     assert '<td data-title="Started by">Ray Train</td>' in page
-    assert "its ranks are started by Ray Train itself" in page
+    assert "Ray Train itself starts this strategy" in page
 
 
 @pytest.mark.multiprocess

@@ -486,4 +486,4 @@ def test_a_sweep_measures_both_and_reports_them(ranks: int, tmp_path: Path) -> N
         assert math.isnan(row["comm_time_s"])
     assert ranks == 1 or table.loc[("tf_multi_worker", 2)]["params_equal"]
     page = write_report(summarize(run), run).read_text(encoding="utf-8")
-    assert "It trains a Keras twin of the model" in page
+    assert "TensorFlow trains an equivalent Keras model" in page

@@ -79,13 +79,17 @@ def test_gradients_that_are_rounded_too_coarsely_to_prove_anything_are_refused(r
     ],
 )
 def test_what_is_kept_is_a_tensor_of_every_gradient(answer: Any, said: str) -> None:
-    with pytest.raises(TypeError, match=rf"Kept: its kept\(\) {said}; it must return a dict with one tensor for each"):
+    with pytest.raises(
+        TypeError, match=rf"Kept: its kept\(\) {said}; it must return a dict with one tensor for each"
+    ):
         kept_of(Kept(answer), GRADIENTS)
 
 
 @pytest.mark.parametrize("answer", [None, True, ([[0], [1]],), ([0, 1], True), ([[0, 2]], False)])
 def test_when_ranks_average_is_said_by_groups_of_them(answer: Any) -> None:
-    with pytest.raises(TypeError, match=r"Due: its due\(3\) returned .*; it must return a pair: the groups of ranks"):
+    with pytest.raises(
+        TypeError, match=r"Due: its due\(3\) returned .*; it must return a pair: the groups of ranks"
+    ):
         averaging_of(Due(answer), 3, ranks=2)
 
 

@@ -113,7 +113,9 @@ def test_a_loss_that_writes_into_batches_in_memory_is_refused() -> None:
         MEMORY_BATCHES + 1
     ):  # in the second pass it is known whether writing again changes anything
         next(batches)[0]["x"].div_(255)
-    with pytest.raises(ValueError, match=r'changes its batch in place, but data = "memory" .*data = "loader"'):
+    with pytest.raises(
+        ValueError, match=r'changes its batch in place, but data = "memory" .*data = "loader"'
+    ):
         next(batches)
 
 
@@ -172,7 +174,7 @@ def test_an_iterable_dataset_goes_round_without_its_short_last_batch() -> None:
 
 def test_too_short_a_stream_says_what_it_gave_and_what_is_needed() -> None:
     loader = make_loader(Numbers(3), ONE, rank=0, processes=1)
-    with pytest.raises(ValueError, match="gave this rank 3 samples; one step of it needs 4"):
+    with pytest.raises(ValueError, match="gave this rank 3 samples; one step needs 4"):
         next(endless(loader, CPU, torch.float32))
 
 

@@ -146,7 +146,7 @@ OTHERS = [
 def test_a_folder_that_is_there_already_is_neither_written_to_nor_removed(tmp_path: Path, owner: int) -> None:
     folder = tmp_path / "snapshots"
     thesis = planted(folder, owner)
-    with pytest.raises(CheckpointError, match="File exists: snapshots is there and was not made by this run"):
+    with pytest.raises(CheckpointError, match="File exists: snapshots exists, but this run did not make it"):
         list(saver_of(folder, lambda: None).run())
     with pytest.raises(CheckpointError, match="File exists"):
         next(replace(saver_of(folder, lambda: None), rank=1).run())

@@ -292,7 +292,7 @@ def test_a_model_whose_gradients_differ_each_time_is_named_and_not_the_strategy(
         assert ({passed for _, _, passed, _ in proofs}, fault) == ({True}, "")
         (note,) = {note for compared, *_, note in proofs if compared == "gradients, same shards"}
         assert note.startswith(
-            "the model gives other gradients from the same state, batch and seeds: it draws from a source that no seed "
+            "the model gives different gradients from the same state, batch and seeds: it draws from a random generator "
         )
 
 
@@ -317,7 +317,7 @@ def test_a_step_whose_results_differ_each_time_is_named_and_its_base_case_is_not
         one.note for one in proofs if (one.compared, one.dtype) == ("parameters, same samples", "float64")
     ]
     assert note.startswith(
-        "the step gives other parameters from the same state, batch and seeds: it draws from a "
+        "the step gives different parameters from the same state, batch and seeds: it draws from a "
     )
     assert {one.passed for one in proofs} == {True}
 
@@ -365,7 +365,7 @@ def test_initial_weights_of_numpy_are_alike_on_all_ranks_and_others_are_named() 
         assert all(passed for _, _, passed, _ in proofs)
     for proofs, fault in run_ranks(of_two, 2, "MadeByItsOwn", "ddp"):
         assert fault.startswith(
-            "two calls of model() give other parameters under the same seeds: it draws from a "
+            "two calls of model() give different parameters under the same seeds: it draws from a "
         )
         assert (proofs[0][0], proofs[0][2], proofs[0][3]) == ("initial state", False, fault)
 
@@ -376,7 +376,7 @@ def test_a_model_that_drops_layers_is_skipped_under_fsdp_and_told() -> None:
     by_blocks, whole = case_of("Dropping", "fsdp", 2), case_of("Dropping", "fsdp", 2, wrap="whole")
     reason, other, ddp = skipped(facts, by_blocks, whole, case_of("Dropping", "ddp", 2))
     assert re.match(
-        r"the model leaves out layers\.\d.* in some steps, and fsdp's ranks gather every block", str(reason)
+        r"the model leaves out layers\.\d.* in some steps, but fsdp's ranks gather every block", str(reason)
     )
     assert other == reason  # as one block, gradients of different layers would be reduced as if of the same
     assert "whole" not in str(reason)

@@ -53,7 +53,7 @@ def test_what_training_loops_have_is_taken(name: str) -> None:
 
 @pytest.mark.usefixtures("alone")
 def test_a_model_that_trains_in_evaluation_mode_is_named() -> None:
-    said = "its model is in evaluation mode, without dropout or new statistics: if it is not meant to be, have model()"
+    said = "its model is in evaluation mode, without dropout or new statistics: if this is not intended, have model()"
     assert said in summary_of("own.py:Pretrained", inspected("Pretrained"))
     assert "evaluation" not in summary_of("own.py:Functions", inspected("Functions"))
 
@@ -70,7 +70,7 @@ def test_a_models_attribute_called_network_is_not_taken_for_the_model(network: A
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("AnotherModels", r"its optimizer is over the parameters of another model than the one that trains"),
+        ("AnotherModels", r"its optimizer has the parameters of another model than the one in training"),
         ("Part", r"leaves out 2 of the model's 4 trained parameters \(0\.weight, 0\.bias\)"),
         ("Strange", r"its optimizer has 1 parameter that the model has not"),
         (
@@ -86,13 +86,13 @@ def test_a_models_attribute_called_network_is_not_taken_for_the_model(network: A
         ("WrapsLightly", r"model\(\) returned a DataParallel: return the bare module"),
         ("Two", r"optimizer\(\) returned two optimizers: write step"),
         ("NeverSteps", r"64 steps called no optimizer with a gradient to apply"),
-        ("OtherNets", r"its optimizer is over the parameters of another model than the one that trains"),
+        ("OtherNets", r"its optimizer has the parameters of another model than the one in training"),
         ("ReturnsNothing", r"its loss is None; it must be a scalar"),
         ("Number", r"its loss is the number \d.*: return the tensor, and not its item\(\)"),
         ("ReachesThrough", r"a wrapper has no 'cost': have the model's forward do it"),
         (
             "ClosureWithoutStep",
-            r"its optimizer LBFGS computes the loss again within a step, .*: write step\(self, model, ",
+            r"its optimizer LBFGS computes the loss several times per step, .*: write step\(self, model, ",
         ),
         (
             "OfTheLastModel",
@@ -102,7 +102,10 @@ def test_a_models_attribute_called_network_is_not_taken_for_the_model(network: A
             "Infinite",
             r"0\.weight, 0\.bias and 2 more is not finite in the first step, .*: have loss\(\) give a finite one",
         ),
-        ("Mends", r"2 more is not finite in the first step, so that no strategy's can be compared with it"),
+        (
+            "Mends",
+            r"2 more is not finite in the first step, so no strategy's gradient can be compared with it",
+        ),
         ("NoOptimizer", r"optimizer\(\) returned None; it must return an optimizer"),
     ],
 )
@@ -210,7 +213,7 @@ def test_replicas_in_threads_train_as_one_process_does(name: str) -> None:
 def test_a_step_that_leaves_out_its_updates_is_told_so() -> None:
     comparisons = run_ranks(proofs, 1, "LeavesOut", "data_parallel", 2)[0]
     assert [note for compared, *_, note in comparisons if compared == "parameters, same samples"] == [
-        "in 64 steps the step called no optimizer: does a condition of it leave out the updates?"
+        "in 64 steps step() called no optimizer: does a condition leave out the updates?"
     ] * 2
 
 
@@ -333,7 +336,7 @@ REFUSED = [
     (
         "Streams",
         "async_server",
-        "the dataset deals its samples out to 2 ranks itself, and async_server wants them otherwise: give a map-style",
+        "the dataset divides its samples among 2 ranks itself, but async_server needs another division: give",
     ),
 ]
 
@@ -479,7 +482,7 @@ def test_an_update_made_of_a_ranks_samples_fails_where_ranks_hold_parts_too(stra
     comparisons = run_ranks(proofs, 2, "DecaysByItsBatch", strategy)[0]
     failed = [note for *_, passed, note in comparisons if not passed]
     assert failed, comparisons
-    assert all("it computes with the samples of its rank after backward()" in note for note in failed)
+    assert all("it computes with its rank's samples after backward()" in note for note in failed)
     assert not any("random" in note for note in failed)
 
 

@@ -80,7 +80,7 @@ def test_a_whole_batch_too_large_for_a_rank_is_left_out_on_all() -> None:
     for comparisons in run_ranks(out_of_memory, 2):
         whole = [note for compared, _, note in comparisons if compared == "gradients, whole batch"]
         assert len(whole) == 2
-        assert all("does not fit into a GPU's memory" in note for note in whole)
+        assert all("does not fit into one GPU's memory" in note for note in whole)
         assert all(passed for _, passed, _ in comparisons)
         assert [note for compared, _, note in comparisons if compared == "gradients, same shards"] == ["", ""]
 

@@ -87,8 +87,8 @@ REFUSED = [
     ("Forces", "fsdp", "a parameter was used after FSDP had freed it"),
     ("TwoBackwards", "ddp", "after one forward): add up the losses and call backward() once"),
     ("Decay", "fsdp", "a parameter was used outside its module's forward"),
-    ("Hooked", "fsdp", "FSDP exchanges parameters for shards without their hooks"),
-    ("GathersHooked", "fsdp", "FSDP exchanges parameters for shards without their hooks"),
+    ("Hooked", "fsdp", "FSDP replaces parameters by shards without their hooks"),
+    ("GathersHooked", "fsdp", "FSDP replaces parameters by shards without their hooks"),
     (
         "MovesTogether",
         "zero1",
@@ -123,7 +123,7 @@ def test_a_tensor_that_parts_of_a_batch_have_whole_is_named(
     strategy: str, options: dict[str, Any], advice: str, ranks: int
 ) -> None:
     said = (
-        r"its batches hold a tensor of length \d+ next to their \d+ samples, which each part of a batch is given whole "
+        r"its batches of \d+ samples hold a tensor of length \d+, which cannot be divided among the parts of a batch "
         rf".*{advice} \(RuntimeError: .*targets"
     )
     if strategy == "data_parallel" and ranks == 1:
@@ -229,18 +229,18 @@ def test_what_wraps_ddp_takes_the_switches_that_its_messages_name() -> None:
 @pytest.mark.parametrize(
     ("name", "strategy", "said"),
     [
-        ("Thaws", "ddp", "the model trains other parameters after some steps"),
-        ("Thaws", "zero1", "the model trains other parameters after some steps"),
+        ("Thaws", "ddp", "the model trains different parameters after some steps"),
+        ("Thaws", "zero1", "the model trains different parameters after some steps"),
         ("Thaws", "fsdp", "the model thaws parameters (0.bias, ...) after some forwards"),
         ("Freezes", "fsdp", "the model freezes parameters (net.0.bias, ...) after some forwards"),
-        ("ByRank", "ddp", "gives other gradients on each rank"),
-        ("ByRank", "fsdp", "gives other gradients on each rank"),
-        ("ByAskedRank", "ddp", "gives other gradients on each rank"),
-        ("ByAskedRank", "post_local_sgd", "gives other gradients on each rank"),
-        ("CompiledByRank", "ddp", "gives other gradients on each rank"),
-        ("ByAskedRankInStep", "ddp", "gives other parameters on each rank"),
-        ("ByRankInStep", "ddp", "gives other parameters on each rank"),
-        ("ByRankInStep", "fsdp", "gives other parameters on each rank"),
+        ("ByRank", "ddp", "gives different gradients on each rank"),
+        ("ByRank", "fsdp", "gives different gradients on each rank"),
+        ("ByAskedRank", "ddp", "gives different gradients on each rank"),
+        ("ByAskedRank", "post_local_sgd", "gives different gradients on each rank"),
+        ("CompiledByRank", "ddp", "gives different gradients on each rank"),
+        ("ByAskedRankInStep", "ddp", "gives different parameters on each rank"),
+        ("ByRankInStep", "ddp", "gives different parameters on each rank"),
+        ("ByRankInStep", "fsdp", "gives different parameters on each rank"),
     ],
 )
 def test_what_the_class_does_is_not_held_against_the_strategy(name: str, strategy: str, said: str) -> None:
@@ -272,7 +272,7 @@ def test_who_asks_for_its_rank_or_waits_for_others_exchanges_nothing(name: str, 
 def test_a_model_that_trains_other_parameters_on_each_rank_is_skipped(name: str, strategy: str) -> None:
     for status, reason in run_ranks(ended, 2, name, strategy, {}):
         assert status == "skipped", reason
-        assert "it trains other parameters on each rank" in reason
+        assert "it trains different parameters on each rank" in reason
 
 
 def test_a_models_own_train_is_called_on_the_tried_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,11 +329,11 @@ def test_replicas_in_threads_have_inputs_of_their_own(name: str) -> None:
         ("PackedUnsaid", "define samples(self, batch), which returns their number"),
         (
             "Lazy",
-            "its model has uninitialised lazy parameters (0.weight, 0.bias): have model() pass a batch through the model",
+            "its model has uninitialised lazy parameters (0.weight, 0.bias): have model() pass a batch through the ",
         ),
         (
             "NoSync",
-            "a wrapper has no 'no_sync': when gradients are averaged is for the strategy to say: leave it out",
+            "a wrapper has no 'no_sync': the strategy decides when gradients are averaged: leave this call out",
         ),
         (
             "Meta",
@@ -345,7 +345,7 @@ def test_replicas_in_threads_have_inputs_of_their_own(name: str) -> None:
         ),
         (
             "NeverSet",
-            "its model's train() puts 1 into evaluation mode, and is not called: have model() call train() on",
+            "its model's train() puts 1 into evaluation mode, but ddpbench does not call train(): have model()",
         ),
         (
             "Plateau",

@@ -279,7 +279,7 @@ def _without_secret(rank: int, size: int) -> str:
 def test_a_rank_without_the_secret_has_all_ranks_say_so() -> None:
     found = run_ranks(_without_secret, 3)
     assert len(set(found)) == 1
-    assert "have no secret by which to recognise each other's: start them by ddpbench sweep" in found[0]
+    assert "have no key to authenticate them: start the ranks by ddpbench sweep" in found[0]
 
 
 class _RanError(BaseException):

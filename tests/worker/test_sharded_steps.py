@@ -9,10 +9,10 @@ from tests.worker.test_updates import each_ended
 
 LOST = {
     "PenalisesGradients": "as the gradient of a gradient does",
-    "FollowsInForward": "its forward writes into follows.weight, follows.bias, of which FSDP gathers a copy",
-    "ScalesInForward": "its forward writes into layer.weight, of which FSDP gathers a copy",
-    "HooksInStep": "without their hooks, so that those of 0.weight, 0.bias and 2 more are not called",
-    "HooksForOneStep": "without their hooks, so that those of 0.weight, 0.bias and 2 more are not called",
+    "FollowsInForward": "its forward writes into follows.weight, follows.bias, but FSDP frees its gathered copy",
+    "ScalesInForward": "its forward writes into layer.weight, but FSDP frees its gathered copy",
+    "HooksInStep": "without their hooks, so the hooks of 0.weight, 0.bias and 2 more are not called",
+    "HooksForOneStep": "without their hooks, so the hooks of 0.weight, 0.bias and 2 more are not called",
     "FollowsInStep": "its step computes with parameters outside a forward",
     "AddsNoise": "its step computes with parameters outside a forward",
 }

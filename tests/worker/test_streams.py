@@ -92,7 +92,7 @@ def test_the_rank_whose_part_is_too_short_is_named_before_anything_is_launched()
     assert "problem" not in inspect_workload(one, case_of("Stream", 4))
     facts = inspect_workload(one, case_of("Stream", 5))
     assert facts["problem"] == (
-        f"{one.workload}: at 5 ranks, on rank 4, the dataset gave this rank 3 samples; one step of it needs 4: use a "
+        f"{one.workload}: at 5 ranks, on rank 4, the dataset gave this rank 3 samples; one step needs 4: use a "
         "smaller batch or more data"
     )
     assert [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")] == ["0", "1", "0"]

@@ -175,7 +175,9 @@ def test_zero1_refuses_an_optimizer_that_steps_another_one_with_all_parameters()
     for found in run_ranks(each_ended, 2, names, ["zero1"]):
         for (name, _), (status, reason) in found.items():
             assert status == "skipped", (name, reason)
-            said = r"zero1 gives each rank a part .*, but \w+ steps another optimizer, Adam, which updates all parameters"
+            said = (
+                r"zero1 gives each rank a part .*, but \w+ steps another optimizer, Adam, which updates all"
+            )
             assert re.search(said, reason), (name, reason)
     (found,) = run_ranks(each_ended, 1, ["WrapsAdam"], ["zero1"])
     assert set(found.values()) == {("ok", "")}
@@ -287,7 +289,7 @@ def test_an_update_that_sums_what_is_averaged_already_is_unproved() -> None:
         for key, (passed, why) in found.items():
             assert passed, key
             assert why.startswith(
-                "the update exchanges values between ranks, and one process makes another one"
+                "the update exchanges values between ranks, and one process makes a different update"
             ), key
     for found in run_ranks(each_reason, 2, ["SumsAgain"], ["post_local_sgd"]):
         assert [why for _, why in found.values()] == [
@@ -314,7 +316,7 @@ def test_state_outside_of_the_model_is_named_and_no_type_is_proved() -> None:
         assert "outside of the model (STEP in update_models.py)" in why, why
     for found in run_ranks(each_reason, 2, ["CountsAndDraws"], ["ddp"]):
         ((_, why),) = found.values()
-        assert "it draws from a source that no seed" in why, why
+        assert "it draws from a random generator that no seed" in why, why
 
 
 @pytest.mark.ranks
@@ -357,7 +359,10 @@ def test_parts_of_an_update_that_draws_are_unproved() -> None:
     for found in run_ranks(each_reason, 2, names, ["zero1", "fsdp"]):
         for key, (passed, why) in found.items():
             assert passed, key
-            assert why.startswith("the update draws random numbers, and each rank draws its own"), (key, why)
+            assert why.startswith("the update draws random numbers, and each rank draws them for its own"), (
+                key,
+                why,
+            )
 
 
 @pytest.mark.ranks
@@ -394,7 +399,7 @@ def test_a_model_that_seeds_by_rank_is_named() -> None:
     for found in run_ranks(each_noted, 2, ["SeededByRank"], ["ddp", "fsdp"]):
         for passed, failed, fault in found.values():
             assert (passed, failed) == (set(), {"initial state"})
-            assert fault.startswith("model() gives other parameters on each rank")
+            assert fault.startswith("model() returns different parameters on each rank")
 
 
 @pytest.mark.ranks
@@ -402,7 +407,7 @@ def test_steps_in_which_ranks_would_wait_for_one_another_are_named() -> None:
     said = {
         "UpdatesOnFirstRank": "more often on one rank than on another",
         "PenalizesOnFirstRank": "more often on one rank than on another",
-        "SkipsByItsLoss": "computes with the samples of its rank after backward()",
+        "SkipsByItsLoss": "computes with its rank's samples after backward()",
     }
     for found in run_ranks(each_noted, 2, list(said), ["ddp", "zero1", "fsdp", "master"]):
         for (name, strategy), (passed, failed, fault) in found.items():
@@ -417,19 +422,30 @@ def test_updates_that_follow_the_rank_are_named() -> None:
         for (name, strategy), (_, failed, fault) in found.items():
             assert failed == {"final replicas"}, (name, strategy)
             what = "the step" if name == "ScalesInStepByRank" else "the update"
-            assert fault.startswith(f"{what} gives other parameters on each rank"), (name, strategy, fault)
+            assert fault.startswith(f"{what} gives different parameters on each rank"), (
+                name,
+                strategy,
+                fault,
+            )
     for found in run_ranks(each_noted, 2, names[:3], ["zero1", "fsdp", "post_local_sgd"]):
         for (name, strategy), (_, failed, fault) in found.items():
             compared = "parameters, averaged" if strategy == "post_local_sgd" else "parameters, same samples"
             assert failed & {compared, "update, same gradients"}, (name, strategy)
-            assert fault.startswith("the update gives other parameters on each rank"), (name, strategy, fault)
+            assert fault.startswith("the update gives different parameters on each rank"), (
+                name,
+                strategy,
+                fault,
+            )
 
 
 def test_an_optimizer_next_to_step_is_given_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     problem = inspect_workload(own_case(FILE, "NamesItP", "single", 1))["problem"]
-    assert "optimizer() is given the model as 'p'. To get the parameters, write optimizer(self, parameters)" in problem
+    assert (
+        "optimizer() is given the model as 'p'. To get the parameters, write optimizer(self, parameters)"
+        in problem
+    )
 
 
 def each_note(
@@ -538,7 +554,7 @@ def test_gradients_that_the_graph_limits_are_held_against_one_process_too() -> N
     for found in run_ranks(each_note, 2, names, ["ddp"]):
         for notes in found.values():
             assert any(
-                note.startswith("the loss is a mean over samples, and its gradient is not") for note in notes
+                note.startswith("the loss is a mean over samples, but its gradient is not") for note in notes
             )
 
 
@@ -575,7 +591,7 @@ def test_a_step_without_backward_calls_the_module_that_it_is_given() -> None:
     (around,) = run_ranks(each_noted, 1, ["EvolvesAround"], ["data_parallel"])
     ((_, failed, fault),) = around.values()
     assert failed == {"parameters, same samples"}
-    assert fault.startswith("step() trains without a call of the module that it is given")
+    assert fault.startswith("step() trains without calling the module that it is given")
 
 
 @pytest.mark.ranks
@@ -614,7 +630,7 @@ def test_parameters_that_are_frozen_midway_are_named_where_replicas_differ() -> 
     for found in run_ranks(each_noted, 2, ["Freezes"], ["ddp"]):
         ((_, failed, fault),) = found.values()
         assert failed == {"final replicas"}
-        assert fault.startswith("the model trains other parameters after some steps than before")
+        assert fault.startswith("the model trains different parameters after some steps")
 
 
 @pytest.mark.ranks

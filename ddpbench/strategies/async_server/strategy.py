@@ -47,8 +47,8 @@ class AsyncServer(Strategy[AsyncServerOptions]):
     whole_state = False
     variants = ({"transport": "p2p"},)
     note = (
-        "Gradients are computed from parameters to which other workers' updates have been made meanwhile (staleness), "
-        "so that a step is not worth a synchronous one; rank 0 only serves."
+        "Workers compute gradients from parameters that other workers' updates have changed meanwhile "
+        "(staleness), so a step achieves less than a synchronous one. Rank 0 only serves."
     )
 
     def promise(self, options: AsyncServerOptions) -> Promise:

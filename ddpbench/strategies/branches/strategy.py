@@ -22,9 +22,7 @@ class Branches(Strategy[NoOptions]):
     whole_batches = True
     whole_state = False
     pieces = "branches"
-    note = (
-        "Every rank holds and trains only its own branch, rank 0 the head too: no gradients are aggregated."
-    )
+    note = "Every rank holds and trains only its own branch, and rank 0 also the head: no gradients are aggregated."
 
     def parts(self, case: Case) -> int:
         return 1

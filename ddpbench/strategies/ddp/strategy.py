@@ -103,8 +103,8 @@ def _powersgd_reason(case: Case) -> str | None:
     """Explain in words why PowerSGD cannot run in this case, or return None if it can."""
     if case.dtype == "bfloat16":
         return (
-            "PowerSGD orthogonalizes in the gradients' own type, and bfloat16 has too few digits for what it leaves "
-            'out to be kept: set dtype = "float32"'
+            "PowerSGD orthogonalizes in the gradients' own type, and bfloat16 has too few digits to keep the "
+            'omitted remainder: set dtype = "float32"'
         )
     if case.precision == "fp16":
         return (

@@ -48,7 +48,7 @@ class OverDdp(Strategy[OptionsT]):
         if case.precision not in self.precisions:
             return (
                 f"{display} scales the loss of {case.precision} and unscales gradients within its own update, "
-                f"which the proof does not see into: set precision = {' or '.join(map(repr, self.precisions))}"
+                f"which the proof cannot follow: set precision = {' or '.join(map(repr, self.precisions))}"
             )
         if options.accumulate > 1 and case.compute != "real":
             return "a replay's times are those of a whole batch: set accumulate = 1"

@@ -43,18 +43,19 @@ class LostParts:
         if self._late:
             whole = 'set options.fsdp.wrap = "whole", or ' if self._in_blocks else ""
             return (
-                f"FSDP averages a block's gradients once its inputs have theirs, and a backward made those of "
-                f"{_named(self._late)} later, as the gradient of a gradient does (torch.autograd.grad with "
-                f"create_graph=True): they were left out. Instead {whole}use ddp or master"
+                "FSDP averages a block's gradients as soon as the block's inputs have gradients, but a backward "
+                f"made those of {_named(self._late)} later, as the gradient of a gradient does "
+                f"(torch.autograd.grad with create_graph=True): they were left out. Instead {whole}use ddp or "
+                "master"
             )
         if self._written:
             return (
-                f"its forward writes into {_named(self._written)}, of which FSDP gathers a copy for each forward and "
-                "frees it: what was written is lost. Write into a buffer, or use ddp or master"
+                f"its forward writes into {_named(self._written)}, but FSDP frees its gathered copy after each "
+                "forward, so the written values are lost: write into a buffer, or use ddp or master"
             )
         if self._hooked:
             return (
-                f"FSDP exchanges parameters for shards without their hooks, so that those of {_named(self._hooked)} "
+                f"FSDP replaces parameters by shards without their hooks, so the hooks of {_named(self._hooked)} "
                 "are not called: change gradients after backward(), with loss() in before_update(), or use ddp"
             )
         return ""

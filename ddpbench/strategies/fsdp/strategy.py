@@ -44,12 +44,12 @@ class Fsdp(Strategy[FsdpOptions]):
     whole_state = False
     variants = ({"wrap": "whole"}, {"reshard_after_forward": False}, {"replicas": 2})
     note = (
-        "gloo has no reduce-scatter: torch's is an all-reduce, after which each rank keeps its slice. A step "
-        "then moves up to 4(n-1)/n times the parameters' bytes over each link (two all-gathers and that), where it "
-        "could be 3(n-1)/n. On the CPU every collective blocks the rank that computes: nothing is hidden, as it is "
-        "on a GPU's streams. The optimizer goes through DTensor tensor by tensor, which for small ones takes longer "
-        "than their update. With replicas, n is the ranks of one, and each shard's gradients are all-reduced between "
-        "replicas after their reduce-scatter."
+        "gloo has no reduce-scatter: torch uses an all-reduce instead, after which each rank keeps its slice. A "
+        "step then moves up to 4(n-1)/n times the parameters' bytes over each link (two all-gathers and the "
+        "all-reduce) instead of 3(n-1)/n. On the CPU every collective blocks the rank, so that no communication "
+        "is hidden as on a GPU's streams. The optimizer handles each DTensor separately, which for small ones "
+        "takes longer than their update. With replicas, n is the number of ranks per replica, and each shard's "
+        "gradients are all-reduced between replicas after their reduce-scatter."
     )
 
     def check(self, case: Case) -> str | None:
@@ -76,9 +76,9 @@ class Fsdp(Strategy[FsdpOptions]):
         whole = FsdpOptions.model_validate(case.options).wrap == "whole"
         if found.dropped_blocks:
             return (
-                f"the model leaves out {series_of(found.dropped_blocks)} in some steps, and fsdp's ranks gather every "
-                "block, and reduce its gradients, together: those that leave out different blocks would hang, or train "
-                "wrong weights: use master, or ddp with options.ddp.find_unused_parameters = true"
+                f"the model leaves out {series_of(found.dropped_blocks)} in some steps, but fsdp's ranks gather "
+                "every block, and reduce its gradients, together. Ranks that leave out different blocks would "
+                "hang, or train wrong weights: use master, or ddp with options.ddp.find_unused_parameters = true"
             )
         if found.empty:
             name = found.empty[0].removeprefix("network.")

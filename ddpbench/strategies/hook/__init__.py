@@ -94,8 +94,8 @@ class CompensatedHookStrategy(HookStrategy[OptionsT]):
     def check(self, case: Case) -> str | None:
         if case.precision == "fp16":
             return (
-                "under fp16 autocast gradients are scaled by a factor that changes, and what is kept back would be of "
-                'another one: set precision = "bf16" or "full"'
+                "under fp16 autocast the scale of gradients changes, so a kept remainder would have the wrong "
+                'scale: set precision = "bf16" or "full"'
             )
         return super().check(case)
 

@@ -31,9 +31,9 @@ class Pipeline(Strategy[PipelineOptions]):
     pieces = "stages"
     variants = ({"order": "1f1b"}, {"replicas": 2}, {"order": "1f1b", "replicas": 2})
     note = (
-        "Every rank holds and trains only its own layers: no gradients are aggregated, but with replicas those of "
-        "equal stages. Their all-reduces overlap the last microbatch's backward, which in torch ends, and lets the "
-        "stage before continue, only when they have ended."
+        "Every rank holds and trains only its own layers. Gradients are aggregated only with replicas, between "
+        "equal stages. These all-reduces overlap the last microbatch's backward. In torch this backward ends, "
+        "and the previous stage continues, only after the all-reduces."
     )
 
     def dealt(self, case: Case, rank: int) -> tuple[int, int]:

@@ -27,8 +27,8 @@ class PostLocalSgd(Strategy[PostLocalSgdOptions]):
         {"find_unused_parameters": True},
     )
     note = (
-        "Between two averagings ranks train apart: the path, and the loss that it reaches, are not those of "
-        "synchronous training, and throughput alone does not compare them."
+        "Between two averagings ranks train apart. The path of training, and the loss that it reaches, differ "
+        "from those of synchronous training, so throughput alone does not compare the two."
     )
 
     def promise(self, options: PostLocalSgdOptions) -> Promise:
@@ -42,7 +42,7 @@ class PostLocalSgd(Strategy[PostLocalSgdOptions]):
             return "one rank has no other to average with: set world_size to 2 or more"
         if case.precision == "fp16":
             return (
-                "under fp16 autocast ranks that train apart would leave out different updates, and then wait for one "
+                "under fp16 autocast, ranks that train apart would skip different updates, and then wait for one "
                 'another: set precision = "bf16" or "full"'
             )
         if case.compute != "real":

@@ -213,7 +213,8 @@ def sentence(folder: Path, error: BaseException) -> str:
     free = shutil.disk_usage(here).free
     if cause is not None and cause.errno == errno.EEXIST:
         reason = (
-            f"{os.strerror(errno.EEXIST)}: {folder.name} is there and was not made by this run; it is left"
+            f"{os.strerror(errno.EEXIST)}: {folder.name} exists, but this run did not make it; ddpbench leaves it "
+            "there"
         )
     elif cause is not None:
         reason = explain_os_error(cause)

@@ -132,7 +132,7 @@ class Slot:
             if time.monotonic() > deadline:
                 late = ", ".join(str(keys[key]) for key in missing)
                 slots = "slot" if len(missing) == 1 else "slots"
-                self.meeting.put("verdict", {"refusal": f"{slots} {late} (of {len(keys)}) did not come"})
+                self.meeting.put("verdict", {"refusal": f"{slots} {late} (of {len(keys)}) did not join"})
                 return
             time.sleep(POLL_S)
         cards = [Card.from_json(self._card_at(key)) for key in keys]

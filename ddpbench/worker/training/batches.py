@@ -164,14 +164,11 @@ def _nothing(loader: Iterable[Any], epoch: int) -> str:
         if found >= size:
             workers = getattr(loader, "num_workers", 0)
             return (
-                f"the dataset gave this rank {found} samples, enough for a step of it ({size}), but none of its "
-                f"{workers} loader workers has enough alone: use fewer loader_workers, a smaller batch or more "
-                "data"
+                f"the dataset gave this rank {found} samples, enough for one step ({size}), but none of its "
+                f"{workers} loader workers has enough by itself: use fewer loader_workers, a smaller batch or "
+                "more data"
             )
-        return (
-            f"the dataset gave this rank {found} samples; one step of it needs {size}: use a smaller batch or "
-            "more data"
-        )
+        return f"the dataset gave this rank {found} samples; one step needs {size}: use a smaller batch or more data"
     return "the loader gave no batch at all: use a smaller batch or more data"
 
 

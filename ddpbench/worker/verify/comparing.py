@@ -35,25 +35,25 @@ _NOT_FINITE = (
     "parameters are not finite after these updates in one process either: is the learning rate too large?"
 )
 _TOO_COARSE = (
-    "gradients are sent in so coarse a type that three updates such as Adam's may differ from one process's by as much "
-    "as one left out: only gradients are compared"
+    "gradients are sent in such a coarse type that the error of three updates such as Adam's may be as large as "
+    "a missing update: only gradients are compared"
 )
-_OTHER_BITS = "the ranks' parameters differ, if only by rounding: all ranks must end with the same bits"
+_OTHER_BITS = "the ranks' parameters differ, even if only by rounding: all ranks must end with the same bits"
 """Note for replicas that differ although nothing in the model explains the difference."""
 _TRAINS_OTHERS = (
-    "it trains other parameters on each rank, so that their gradients cannot be averaged: have model() set "
+    "it trains different parameters on each rank, so their gradients cannot be averaged: have model() set "
     "requires_grad alike on all ranks"
 )
 LARGEST_DECIDED = 0.7
 """Largest share, by norm, of updates' changes that rounding may decide if the rest is to prove anything: about half by
 square.
 """
-_DECIDED = "rounding decides most of what updates change in this type: float64 proves it"
+_DECIDED = "in this type, rounding decides most of what updates change: float64 proves the case"
 MOST_HALVINGS = 40
 """Largest number of times that an fp16 loss's scale is halved until gradients are finite."""
 GATHERS = (
-    "the loss exchanges values between ranks, so that one process computes another loss: each rank's gradient is "
-    "computed with the same exchange, and the strategy's is compared with their mean"
+    "the loss exchanges values between ranks, so one process computes a different loss. Each rank's gradient is "
+    "therefore computed with the same exchange, and the strategy's gradient is compared with their mean"
 )
 """Note for a comparison that cannot use one process's loss as its reference."""
 
@@ -164,7 +164,7 @@ class Comparer:
         if rounds and not self.prover.proves_double and compared == "update, same gradients":
             allowed, rounds = NARROW_CHANGE_TOLERANCE, False
         if allowed is None or rounds:
-            note = "what updates change is finer than this type or precision resolves"
+            note = "updates change parameters by less than this type or precision resolves"
             note += ": float64 proves it" if self.prover.proves_double else ""
             return not_compared(compared, self.name, note)
         own = {name: value for name, value in own.items() if name not in self.model.writes}
@@ -219,8 +219,8 @@ class Comparer:
             shown = f" ({frozen[0].removeprefix('network.')}, ...)" if frozen else ""
             thaws = agreed(float(not self.faults.trains_first(frozen))) > 0
             return (
-                f"the model {'thaws' if thaws else 'freezes'} parameters{shown} after some forwards, and one process "
-                "makes more than a rank"
+                f"the model {'thaws' if thaws else 'freezes'} parameters{shown} after some forwards, and one "
+                "process makes more forwards than a rank"
             )
         if agreed(float(not are_finite(expected))) and agreed(float(not are_finite(own))):
             ranks = ", ".join(map(str, self.model.spoiled()))

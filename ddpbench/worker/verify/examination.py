@@ -108,7 +108,7 @@ class Examination:
             else "have loss() give a finite one"
         )
         return (
-            f"on {who} {number} the gradient of {in_words(names)} is not finite without the strategy either, so that "
+            f"on {who} {number} the gradient of {in_words(names)} is not finite even without the strategy, so "
             f"nothing can be compared with it: {why}"
         )
 

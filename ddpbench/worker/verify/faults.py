@@ -19,28 +19,28 @@ from ddpbench.worker.verify.written import changed_since, writes_sentence
 from ddpbench.workloads import is_import_path
 
 UNSEEDED = (
-    "draws from a source that no seed of torch, random or NumPy reaches, such as random.Random() or "
+    "draws from a random generator that no seed of torch, random or NumPy reaches, such as random.Random() or "
     "numpy.random.default_rng()"
 )
 """Phrase, to follow "it", on why a model's results are not repeatable."""
-NOT_REPEATED = f"{UNSEEDED}, keeps state outside of the model, or some operation of it is not deterministic"
+NOT_REPEATED = f"{UNSEEDED}, keeps state outside of the model, or has an operation that is not deterministic"
 """Like `UNSEEDED`, if the cause is unknown."""
 _BY_RANK = (
-    "model() gives other parameters on each rank, though all are seeded alike before it: have it not seed by rank, or "
-    "read a file that differs"
+    "model() returns different parameters on each rank, although all ranks are seeded alike: do not seed by rank "
+    "in model(), or read a file that differs between ranks"
 )
 """Why initial states differ between ranks although repeated calls of model() agree."""
 _BY_RANK_LATER = (
-    "gives other {what} on each rank from the same state, batch and seeds: it reads RANK, or another thing that "
-    "differs"
+    "gives different {what} on each rank from the same state, batch and seeds: it reads RANK, or something else "
+    "that differs"
 )
 _TRAINS_MORE = (
-    "the model trains other parameters after some steps than before, and strategies average those that it trains "
-    "when they are given it: have model() set requires_grad as it is to stay"
+    "the model trains different parameters after some steps, but strategies average those that it trains at the "
+    "start: have model() set requires_grad once, and do not change it in training"
 )
 _EXCHANGED = (
-    f"{UPDATE_EXCHANGES}, and one process makes another one of the same gradients: these are averaged before it "
-    "begins, and a sum of them over ranks multiplies them by the number of ranks"
+    f"{UPDATE_EXCHANGES}, and one process makes a different update from the same gradients. Gradients are "
+    "averaged before the update: summing them over ranks multiplies them by the number of ranks"
 )
 
 
@@ -81,7 +81,7 @@ class Faults:
         first, second = self._one.fresh(), self._one.fresh()
         if not self._prover.agreed(float(bool(changed_since(trained(first), second)))):
             return _BY_RANK if is_import_path(self._one.training.case.workload) else ""
-        return f"two calls of model() give other parameters under the same seeds: it {UNSEEDED}"
+        return f"two calls of model() give different parameters under the same seeds: it {UNSEEDED}"
 
     def of_writes(self) -> str:
         """Return a sentence if the model's forward pass overwrites parameters; otherwise `""`.
@@ -139,7 +139,7 @@ class Faults:
                 ):
                     why = outside_words(changed)
             self._prover.unrepeatable = (
-                f"the model gives other gradients from the same state, batch and seeds: it {why}"
+                f"the model gives different gradients from the same state, batch and seeds: it {why}"
             )
             return self._prover.unrepeatable
         if not self._prover.gathers and self._prover.processes > 1:
@@ -151,8 +151,8 @@ class Faults:
             return writes_sentence(writes)
         if later > self._tolerances.gradient:
             return (
-                "the model keeps state from one forward to the next, so that a later one on the same batch gives "
-                "other gradients"
+                "the model keeps state from one forward to the next, so a later forward on the same batch gives "
+                "different gradients"
             )
         return ""
 

@@ -320,7 +320,7 @@ _IN_PLACE_OF = {
     "module": "call the model itself",
     **dict.fromkeys(
         ("no_sync", "require_backward_grad_sync", "set_requires_gradient_sync"),
-        "when gradients are averaged is for the strategy to say: leave it out, or write loss() and set "
+        "the strategy decides when gradients are averaged: leave this call out, or write loss() and set "
         "options.ddp.accumulate",
     ),
 }
@@ -473,8 +473,8 @@ def _wants_closure(optimizer: str) -> str:
     if not optimizer:
         return ""
     return (
-        f"its optimizer {optimizer} computes the loss again within a step, which loss() does not let it: write "
-        "step(self, model, batch, optimizer), which calls optimizer.step(closure)"
+        f"its optimizer {optimizer} computes the loss several times per step, which loss() does not support: "
+        "write step(self, model, batch, optimizer), which calls optimizer.step(closure)"
     )
 
 
@@ -486,8 +486,8 @@ def _not_finite(model: torch.nn.Module) -> str:
         if each.grad is not None and not bool(torch.isfinite(_values(each.grad)).all())
     ]
     return (
-        f"the gradient of {in_words(names)} is not finite in the first step, so that no strategy's can be compared "
-        "with it: have loss() give a finite one"
+        f"the gradient of {in_words(names)} is not finite in the first step, so no strategy's gradient can be "
+        "compared with it: have loss() give a finite one"
         if names
         else ""
     )
@@ -545,8 +545,8 @@ def _never_set(model: torch.nn.Module) -> str:
     model.train()
     kept = [name for name, each in model.named_modules() if not each.training]
     return (
-        f"its model's train() puts {in_words(kept)} into evaluation mode, and is not called: have model() call "
-        "train() on the model before it returns it, as a training loop does"
+        f"its model's train() puts {in_words(kept)} into evaluation mode, but ddpbench does not call train(): "
+        "have model() call it before returning the model, as a training loop does"
         if kept
         else ""
     )

@@ -40,18 +40,19 @@ def not_its_own(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -
     left_out = [name for key, name in names.items() if key not in held]
     if strange and len(left_out) == len(names):
         return (
-            "its optimizer is over the parameters of another model than the one that trains: make it of the "
-            "parameters that it is given, or of the model in optimizer(self, model)"
+            "its optimizer has the parameters of another model than the one in training: use the parameters that "
+            "optimizer() is given, or those of the model in optimizer(self, model)"
         )
     if strange:
         return (
-            f"its optimizer has {_many(len(strange), 'parameter')} that the model has not: what is to be trained "
-            "belongs into the model, or no strategy aggregates its gradients"
+            f"its optimizer has {_many(len(strange), 'parameter')} that the model does not have: put all trained "
+            "parameters into the model, because no strategy aggregates gradients of others"
         )
     if left_out:
         return (
             f"its optimizer leaves out {len(left_out)} of the model's {_many(len(names), 'trained parameter')} "
-            f"({in_words(left_out)}): give it all, or set requires_grad = False for those that are not to be trained"
+            f"({in_words(left_out)}): give it all of them, or set requires_grad = False for those that are not to "
+            "be trained"
         )
     return ""
 

@@ -105,7 +105,7 @@ def _unrepeatable(
             if prover.agreed(apart(once_more.parameters, again.parameters)) <= allowed:
                 why = outside_words(changed)
         prover.unrepeatable = (
-            f"the step gives other parameters from the same state, batch and seeds: it {why}"
+            f"the step gives different parameters from the same state, batch and seeds: it {why}"
         )
     elif prover.agreed(apart(prover.average(expected))) > allowed:
         prover.unrepeatable = f"the step {by_rank('parameters')}"
@@ -247,18 +247,20 @@ def _explained(prover: ComparingRank, proof: Proof, fault: str) -> Proof:
 
 
 _DRAWS_AFTER_BACKWARD = (
-    "the step makes other updates on each rank from the same gradients: it draws random numbers after backward(), "
-    "which a generator that is seeded alike on all ranks would give alike"
+    "the step makes different updates on each rank from the same gradients, because it draws random numbers "
+    "after backward(): draw them from a generator that is seeded alike on all ranks"
 )
 _OF_ITS_SAMPLES = (
-    "the step makes other updates on each rank from the same gradients: it computes with the samples of its rank after "
-    "backward(), which no strategy averages"
+    "the step makes different updates on each rank from the same gradients, because it computes with its rank's "
+    "samples after backward(), which no strategy averages"
 )
 _UNEQUAL_COUNTS = (
-    "the step calls backward() or an optimizer more often on one rank than on another, from the same state, batch and "
-    "seeds: it reads RANK, or another thing that differs, and ranks would wait for one another"
+    "the step calls backward() or an optimizer more often on one rank than on another, from the same state, "
+    "batch and seeds: it reads RANK, or something else that differs, and ranks would wait for one another"
 )
-_UNSEEDED_AFTER_BACKWARD = f"the step makes other updates on each rank from the same gradients: it {UNSEEDED}"
+_UNSEEDED_AFTER_BACKWARD = (
+    f"the step makes different updates on each rank from the same gradients: it {UNSEEDED}"
+)
 
 
 def _unless_by_rank(comparer: Comparer, proof: Proof, lockstep: Lockstep) -> Proof:
@@ -342,10 +344,10 @@ def _apart(
 
 
 _EXCHANGES = "the step exchanges values between ranks, which replicas in one process cannot do"
-_NO_UPDATES = "in {made} steps the step called no optimizer: does a condition of it leave out the updates?"
+_NO_UPDATES = "in {made} steps step() called no optimizer: does a condition leave out the updates?"
 _AROUND = (
-    "step() trains without a call of the module that it is given: `model.module`, or a module that was kept from "
-    "model() or optimizer(), goes around {strategy}"
+    "step() trains without calling the module that it is given: `model.module`, or a module that was kept from "
+    "model() or optimizer(), bypasses {strategy}"
 )
 _NOT_AVERAGED = (
     "gradients were not averaged: have step() call the module that it is given, outside of no_sync()"
@@ -361,8 +363,9 @@ def _repeated(called: Mapping[torch.nn.Module, int], backwards: Sequence[None]) 
     if len(backwards) <= forwards or not any(isinstance(each, DistributedDataParallel) for each in called):
         return ""
     return (
-        f"step() calls backward() {len(backwards)} times after {counted(forwards, 'forward')}, and DDP averages "
-        "gradients in the first after each: call the model before each backward(), or add up the losses"
+        f"step() calls backward() {len(backwards)} times after {counted(forwards, 'forward')}, but DDP averages "
+        "gradients only in the first backward() after each forward: call the model before each backward(), or "
+        "add up the losses"
     )
 
 
@@ -506,22 +509,24 @@ def _why_not(
     if expected is None or not training.strategy.one_process or training.case.world_size == 1:
         return ""
     if has_batch_statistics(model):
-        return "BatchNorm's statistics differ over shards, rightly: the whole batch is not compared"
+        return "BatchNorm's statistics differ between shards, as they should: the whole batch is not compared"
     again = Lockstep(training, numbers, shards, prover.on_step, seed=1)
     again.run()
     other = again.parameters
     if again.drew or any(not same(other[name], expected[name]) for name in expected):
-        return "the step draws random numbers, and its replicas draw them in another order: not comparable"
+        return (
+            "the step draws random numbers, and its replicas draw them in a different order: not comparable"
+        )
     return ""
 
 
 _SENT = (
-    "the model computes with buffers that its forwards change: every replica has those of the first, which are sent "
-    "before each forward"
+    "the model computes with buffers that its forwards change: every replica has the first replica's buffers, "
+    "which are sent before each forward"
 )
 _STATE = (
-    "the model computes with buffers that its forwards change, rightly other ones over shards than over the whole "
-    "batch: not compared"
+    "the model computes with buffers that its forwards change; for shards they should differ from those for the "
+    "whole batch: not compared"
 )
 
 
@@ -796,10 +801,10 @@ class Lockstep:
 
 
 _UNLIKE_BACKWARDS = (
-    "a backward reaches parameters on one rank that it does not reach on another: they would wait for one another; "
-    "have every rank's loss reach the same"
+    "backward() reaches parameters on one rank that it does not reach on another, so ranks would wait for one "
+    "another: have every rank's loss reach the same parameters"
 )
-_UNEVEN = "the ranks' steps did not make equally many backwards: they would wait for one another"
+_UNEVEN = "the ranks' steps did not call backward() equally often, so ranks would wait for one another"
 
 
 class UnequalRanksError(RuntimeError):

@@ -357,7 +357,7 @@ class _SameShards:
         strategy, several = training.strategy, training.case.world_size > 1
         if comparer.model.draws and several and _draws_elsewhere(comparer):
             who = "replicas" if strategy.one_process else strategy.pieces
-            note = f"the model draws random numbers, and its {who} draw them in another order: not comparable"
+            note = f"the model draws random numbers, and its {who} draw them in a different order: not comparable"
             return not_compared("gradients, same shards", comparer.name, note)
         self.expected = comparer.one.average(self._reference)
         proof = comparer.held("gradients, same shards", own, self.expected)
@@ -400,12 +400,11 @@ def _over_whole_batch(
         try:
             whole = _of_whole_batch(comparer, reference, batch)
         except _WholeBatchError as problem:
-            note = f"the model does not compute the whole batch at once, and it is not compared: {problem}"
+            note = f"the model cannot compute the whole batch at once, so only shards are compared: {problem}"
         else:
             if whole is None:
                 note = (
-                    "one process's whole batch does not fit into a GPU's memory, and is not compared: the ranks' "
-                    "shards are"
+                    "the whole batch does not fit into one GPU's memory: only the ranks' shards are compared"
                 )
     if whole is None:
         return not_compared("gradients, whole batch", comparer.name, note)
@@ -431,22 +430,20 @@ def _over_whole_batch(
     return comparer.held("gradients, whole batch", own, whole)
 
 
-_HOOKED_AT_ONCE = (
-    "hooks of parameters get the whole batch's gradients at once, as in one process: those are compared"
-)
+_HOOKED_AT_ONCE = "hooks of parameters get the whole batch's gradients at once, as in one process: these gradients are compared"
 _AT_ONCE = (
-    "the strategy computes the whole batch's gradient at once, as one process does, which here is not the mean of the "
-    "shards': that one is compared"
+    "the strategy computes the whole batch's gradient at once, as one process does. Here this gradient differs "
+    "from the mean of the shards' and is compared instead"
 )
 _NOT_MEAN = (
-    "the loss is not a mean over samples (one process's gradients over shards average to another one than over the "
-    "whole batch, by {gap:.1e}), as a mean over unequal numbers of words is not: strategies that average gradients "
-    "train otherwise than one process"
+    "the loss is not a mean over samples (the mean of one process's gradients over shards differs from its "
+    f"gradient over the whole batch by {gap:.1e}), as with samples of unequal numbers of words: strategies that "
+    "average gradients train differently from one process"
 )
 _NOT_LINEAR = (
-    "the loss is a mean over samples, and its gradient is not (one process's gradients over shards average to another "
-    "one than over the whole batch, by {gap:.1e}), as where backward() clamps them: strategies that average gradients "
-    "train otherwise than one process"
+    "the loss is a mean over samples, but its gradient is not (the mean of one process's gradients over shards "
+    f"differs from its gradient over the whole batch by {gap:.1e}), as where backward() clamps gradients: "
+    "strategies that average gradients train differently from one process"
 )
 
 
@@ -471,13 +468,15 @@ def _joined(comparer: Comparer, reference: torch.nn.Module) -> tuple[Any, str]:
     if comparer.prover.packed:
         return None, "samples are packed in rows that cannot be joined, so the whole batch is not compared"
     if comparer.model.draws:
-        return None, "the model draws random numbers: other ones over the whole batch than over shards"
+        return None, "the model draws random numbers, which differ between the whole batch and shards"
     if comparer.training.workload.batch_statistics or has_batch_statistics(reference):
-        return None, "BatchNorm's statistics differ over shards, rightly: the whole batch is not compared"
+        return None, (
+            "BatchNorm's statistics differ between shards, as they should: the whole batch is not compared"
+        )
     try:
         return concatenate(comparer.shards), ""
     except ValueError as problem:
-        return None, f"the ranks' batches cannot be one, so the whole batch is not compared: {problem}"
+        return None, f"the ranks' batches cannot be joined, so the whole batch is not compared: {problem}"
 
 
 def _draws_elsewhere(comparer: Comparer) -> bool:
@@ -487,8 +486,8 @@ def _draws_elsewhere(comparer: Comparer) -> bool:
 
 
 _HOOKED = (
-    "hooks of parameters change each shard's gradients before they are averaged: over the whole batch, one process's "
-    "are others"
+    "hooks of parameters change each shard's gradients before averaging: over the whole batch, one process gets "
+    "different gradients"
 )
 
 
@@ -619,20 +618,21 @@ class _States:
 
 
 _SHARE_KEPT: ComparedQuantity = "share of gradients kept back"
-_AFTER = "after {made} steps whose own gradients were zero"
-_NEVER_SENT = (
-    "what is kept{what} is not sent later: {made} steps whose own gradients were zero sent nothing of it"
-)
+_AFTER = "after {made} steps with zero gradients"
+_NEVER_SENT = "the kept remainder{what} is not sent later: {made} steps with zero gradients sent none of it"
 _NOT_YET_SENT = (
-    "it is not seen whether what is kept{what} is sent later: {made} steps whose own gradients were zero sent "
-    "nothing of it, nor most of the rest: send more in each step, or scale smaller parts"
+    "it cannot be seen whether the kept remainder{what} is sent later: {made} steps with zero gradients sent "
+    "none of it, nor most of the rest: send more in each step, or scale smaller parts"
 )
-_MORE_THAN_ALL = "more is kept{what} than all gradients were: {share:.4g} times as much"
-_GROWS = f"what is kept{{what}} does not shrink as it is sent: {{share:.4g}} times as much is left {_AFTER}"
+_MORE_THAN_ALL = "the kept remainder{what} is {share:.4g} times as large as all gradients"
+_GROWS = (
+    f"the kept remainder{{what}} does not shrink as it is sent: {{share:.4g}} times as much is left {_AFTER}"
+)
 _TOO_SLOW = (
-    f"what is kept{{what}} is sent too slowly: {{share:.1%}} of it is left {_AFTER}: send more in each step"
+    f"the kept remainder{{what}} is sent too slowly: {{share:.1%}} of it is left {_AFTER}: send more in each "
+    "step"
 )
-_OTHERS_SENT = f"what is sent of what was kept, and what is left of it, are not what it was {_AFTER}"
+_OTHERS_SENT = f"the remainder is not conserved: what was sent and what is left do not add up to it {_AFTER}"
 
 
 @dataclass(slots=True)
@@ -910,7 +910,7 @@ def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     if prover.processes > 1:
         updates = gather_values(updates, read_log, prover.group)[0]
     if draws:
-        note = "the model draws random numbers, others when its log is redone: not comparable"
+        note = "the model draws random numbers, which differ when its log is replayed: not comparable"
         yield not_compared("parameters, updates in the server's order", comparer.name, note)
         return
     first = training.case.world_size - len(comparer.shards)

@@ -84,9 +84,9 @@ def refusal(error: BaseException, training: Training) -> str:
     if not reason and training.undivided and _may_be_of_samples(error):
         other = "use ddp" if training.strategy.one_process else "leave out accumulate"
         reason = (
-            f"its batches hold a tensor of length {training.undivided[0]} next to their {training.samples} samples, "
-            "which each part of a batch is given whole (samples of several lengths, joined?): pad it, with a row for "
-            f"each sample, or {other} ({exception_words(error)})"
+            f"its batches of {training.samples} samples hold a tensor of length {training.undivided[0]}, which "
+            "cannot be divided among the parts of a batch (samples of several lengths, joined?): pad the tensor "
+            f"to one row per sample, or {other} ({exception_words(error)})"
         )
     if not reason and training.strategy.one_process and _FUNCTIONAL in text:
         reason = "torch.func cannot differentiate what its replicas exchange"
@@ -133,8 +133,8 @@ def failure(error: BaseException, training: Training | None) -> str:
             words = re.sub(pattern, partial(_assigned, ours), words)
     if training.strategy.one_process and training.case.world_size > 1 and training.hooks_see_outputs:
         words += (
-            "; the model has forward hooks, which all replicas call at once from their threads: what hooks keep in one "
-            "place is mixed up"
+            "; the model has forward hooks, which the replicas' threads call at the same time: values that hooks "
+            "store in one place are mixed up"
         )
     place = users_line(error) if is_import_path(training.case.strategy) else ""
     return words if place.strip(" ()") in words else f"{words}{place}"
@@ -195,8 +195,8 @@ def _of_shards(training: Training, meaning: str, error: BaseException) -> str:
     """Return why FSDP cannot train a model in these shards, and which strategy or setting may work instead."""
     if "DTensor" in text_of(error) and _by_step(error):
         return (
-            "fsdp cannot train this model: its step computes with parameters outside a forward, together with tensors "
-            "that are not sharded, and FSDP has only a shard of each there: use ddp or master"
+            "fsdp cannot train this model: its step computes with parameters outside a forward, where FSDP has "
+            "only a shard of each, together with tensors that are not sharded: use ddp or master"
         )
     if training.options.wrap == "whole":
         return f"fsdp cannot train this model: {meaning}"

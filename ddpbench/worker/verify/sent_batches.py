@@ -33,9 +33,9 @@ _MAC_BYTES = 32
 _LONGEST = 1 << 10
 """Largest length of a rank's sentence on a problem, in characters."""
 _NO_SECRET = (
-    "its ranks send each other pickled batches for the proof, and have no secret by which to recognise each other's: "
-    "start them by ddpbench sweep, or as ddpbench plan prints, with DDPBENCH_KEY or a job.key that only you can "
-    "read on every node"
+    "for the proof its ranks send each other pickled batches, but have no key to authenticate them: start the "
+    "ranks by ddpbench sweep, or as ddpbench plan prints, with DDPBENCH_KEY or a job.key that only you can read "
+    "on every node"
 )
 
 

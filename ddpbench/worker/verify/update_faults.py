@@ -22,24 +22,24 @@ from ddpbench.worker.verify.written import same
 from ddpbench.workloads import is_import_path
 
 DRAWS_IN_UPDATE = (
-    "the update draws random numbers, others on each rank: to keep replicas equal, draw them from a generator that is "
-    "seeded alike on all ranks"
+    "the update draws random numbers that differ between ranks: to keep replicas equal, draw them from a "
+    "generator that is seeded alike on all ranks"
 )
 """Why ranks that make the same update end with different parameters."""
 DRAWS_IN_PARTS = (
-    "the update draws random numbers, and each rank draws its own for its part of the parameters: not comparable with "
-    "one process"
+    "the update draws random numbers, and each rank draws them for its own part of the parameters: not "
+    "comparable with one process"
 )
 """Why ranks that each update a part of the parameters end with other values than one process."""
 
 OF_ITS_SAMPLES = (
-    "the class makes other updates on each rank from the same gradients: it computes them with what loss() kept of its "
-    "rank's samples, which no strategy averages"
+    "the class makes different updates on each rank from the same gradients: they depend on values that loss() "
+    "stored from the rank's samples, which no strategy averages"
 )
 """Why updates differ by rank although the code does not read the rank."""
 OF_REPLICA = (
-    "the class computes its update with what loss() kept of samples, and replicas in threads compute their losses in "
-    "any order: not comparable with one process"
+    "the class's update depends on values that loss() stored from samples, but replicas in threads compute their "
+    "losses in any order: not comparable with one process"
 )
 """Why replicas that share an object may update differently each time."""
 
@@ -100,7 +100,7 @@ class UpdateFaults:
                     float(any(not same(fourth[name], made[0][name]) for name in fourth))
                 ):
                     why = outside_words(changed)
-            return f"the update gives other parameters from the same gradients and seeds: it {why}"
+            return f"the update gives different parameters from the same gradients and seeds: it {why}"
         if not all_equal(digests[0], self._prover.control, self._prover.processes):
             self._gap = self._apart(made[0], self._prover.average(made[0]), before)
         elif self._keeps_apart():
@@ -193,8 +193,8 @@ class UpdateFaults:
             set_random_state(kept)
             self._rounds = narrow if self._prover.agreed(float(bool(narrow))) else ""
         return (
-            f"the update computes in {self._rounds}, which is coarser than the parameters: where each rank has a part "
-            "of a parameter, its sums are rounded otherwise than one process's"
+            f"the update computes in {self._rounds}, which is coarser than the parameters: where each rank has a "
+            "part of a parameter, its sums are rounded differently from one process's"
             if self._rounds
             else ""
         )

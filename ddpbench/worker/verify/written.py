@@ -34,12 +34,12 @@ def writes_sentence(names: Sequence[str]) -> str:
     """Say in a sentence that the model's forward pass overwrites these parameters."""
     which = f" ({in_words(names)})" if names else ""
     return (
-        f"the model's forward writes into its own parameters{which}, as nn.Embedding(max_norm=...) does: each rank "
-        "does so with its own batch, and no strategy aggregates it"
+        f"the model's forward writes into its own parameters{which}, as nn.Embedding(max_norm=...) does. Each "
+        "rank does this with its own batch, and no strategy aggregates the changes"
     )
 
 
 def late_sentence(names: Sequence[str]) -> str:
     """Return a sentence that these parameters became trainable after the model was wrapped; `""` for no names."""
     what = f"{in_words(names)} begin to train after the model was wrapped"
-    return f"{what}, and only gradients of those that trained then are averaged" if names else ""
+    return f"{what}, and only gradients of parameters that were trained before are averaged" if names else ""

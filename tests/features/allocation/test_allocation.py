@@ -305,7 +305,10 @@ def test_wrong_requests_are_sentences(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--epochs", "2", "--steps", "3"], "give only one of them"),
         (["--steps", "0"], "--steps: 0 given; must be a whole number, 1 to"),
         (["--queue-wait", "8=2h"], "needs the length of the job"),
-        (["--queue-wait", "5=2h", "--steps", "9"], "no case at 5 ranks is in the table; give one of 1, 2, 4, 8"),
+        (
+            ["--queue-wait", "5=2h", "--steps", "9"],
+            "no case at 5 ranks is in the table; give one of 1, 2, 4, 8",
+        ),
         (["--queue-wait", "8:2h", "--steps", "9"], "not RANKS=TIME"),
         (["--queue-wait", "8=2 years", "--steps", "9"], "invalid duration"),
         (["--queue-wait", "8=2h,8=3h", "--steps", "9"], "8 ranks are given twice"),
@@ -338,8 +341,8 @@ def test_a_run_that_is_not_finished_is_to_be_resumed(tmp_path: Path) -> None:
     with pytest.raises(RequestError) as refused:
         of(run)
     assert str(refused.value) == (
-        f"{run.path} does not have a complete curve for an allocation yet: 4 of 4 cases are unfinished, the first measured in "
-        f"5 of at least 30 rounds so far; resume with: ddpbench sweep {run.path}"
+        f"{run.path} does not have a complete curve for an allocation yet: 4 of 4 cases are unfinished, the first "
+        f"measured in 5 of at least 30 rounds so far; resume with: ddpbench sweep {run.path}"
     )
 
 

@@ -33,9 +33,9 @@ class Accelerate(OverDdp[AccelerateOptions]):
         {"find_unused_parameters": True},
     )
     note = (
-        "The model and the optimizer are prepared by Accelerate, and the batches are not: its own sharding of a "
-        "dataloader is left out, so that all strategies see the same samples. At one rank it wraps the model in DDP on "
-        "a CPU, and leaves it as it is on a GPU."
+        "Accelerate prepares the model and the optimizer, but not the batches: it does not shard the dataloader, "
+        "so that all strategies see the same samples. At one rank it wraps the model in DDP on a CPU, and leaves "
+        "the model as it is on a GPU."
     )
 
     def check(self, case: Case) -> str | None:

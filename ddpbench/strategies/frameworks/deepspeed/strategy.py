@@ -40,11 +40,11 @@ class DeepSpeed(Strategy[DeepSpeedOptions]):
         {"zero_stage": 2, "accumulate": 2},
     )
     note = (
-        "DeepSpeed has no communication hooks: its collectives are noted where it calls torch's, on the CPU, where "
-        "each blocks the rank. On GPUs they run on its own streams and are not noted. Stages 1 and 2 all-reduce "
-        "buckets, after which each rank keeps a slice, gather parameters after the update, and compute the norm of all "
-        "gradients in every step, whether they are clipped or not. float64 is not proved: DeepSpeed updates weights in "
-        "float32."
+        "DeepSpeed has no communication hooks. On the CPU its collectives block the rank, and are recorded where "
+        "DeepSpeed calls torch's. On GPUs they run on separate streams and are not recorded. Stages 1 and 2 "
+        "all-reduce buckets, of which each rank keeps a slice, gather parameters after the update, and compute "
+        "the norm of all gradients in every step, clipped or not. float64 is not proved: DeepSpeed updates "
+        "weights in float32."
     )
 
     def check(self, case: Case) -> str | None:

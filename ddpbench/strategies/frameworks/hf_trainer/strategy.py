@@ -38,10 +38,10 @@ class HfTrainer(Strategy[HfTrainerOptions]):
         {"find_unused_parameters": False},
     )
     note = (
-        "The Trainer has DDP search for unused parameters unless told otherwise, and computes the norm of all "
-        "gradients in every step whether it clips or not. A step's time that is neither forward, backward, "
-        "communication nor the optimizer's own is the Trainer's: it is not attributed. At one rank on the CPU it wraps "
-        "the model in DDP too."
+        "By default the Trainer has DDP search for unused parameters. It computes the norm of all gradients in "
+        "every step, whether it clips or not. A step's time outside forward, backward, communication and the "
+        "optimizer is the Trainer's own and is not attributed. At one rank on the CPU the Trainer also wraps the "
+        "model in DDP."
     )
 
     def check(self, case: Case) -> str | None:
@@ -50,7 +50,7 @@ class HfTrainer(Strategy[HfTrainerOptions]):
         options = HfTrainerOptions.model_validate(case.options)
         if case.precision not in ("full", "bf16"):
             return (
-                f"the Trainer scales the loss of {case.precision} itself, which the proof does not see into: set "
+                f"the Trainer itself scales the loss of {case.precision}, which the proof cannot follow: set "
                 "precision = 'full' or 'bf16'"
             )
         if case.compute != "real":

@@ -36,9 +36,9 @@ class Lightning(OverDdp[LightningOptions]):
         {"api": "fabric", "accumulate": 2},
     )
     note = (
-        "Under the Trainer the time of Lightning's own loop, between the parts of a step, is not attributed to any of "
-        "them. Before each batch it broadcasts from rank 0 whether to stop: a transfer of 8 bytes, in which ranks wait "
-        "for rank 0."
+        "Under the Trainer, the time of Lightning's own loop between the parts of a step is not attributed. "
+        "Before each batch the loop broadcasts from rank 0 whether to stop: a transfer of 8 bytes, in which "
+        "ranks wait for rank 0."
     )
 
     def check(self, case: Case) -> str | None:

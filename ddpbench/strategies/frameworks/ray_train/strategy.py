@@ -27,8 +27,8 @@ class RayTrain(Strategy[RayTrainOptions]):
     framework = "ray_train"
     launcher = "ray"
     note = (
-        "its ranks are started by Ray Train itself, also where others' are not, and Ray's servers run "
-        "on the same cores"
+        "Ray Train itself starts this strategy's ranks, even if another launcher starts those of other "
+        "strategies, and Ray's servers run on the same cores"
     )
     variants = (
         {"gradient_as_bucket_view": True},

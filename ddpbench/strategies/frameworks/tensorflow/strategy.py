@@ -15,11 +15,11 @@ from ddpbench.strategies.frameworks.tensorflow.models import TWINS
 
 _OptionsT = TypeVar("_OptionsT", bound=BaseModel)
 _NOTE = (
-    "It trains a Keras twin of the model, in TensorFlow: the same initial values, samples and update, proved before it "
-    "is timed, but another framework's kernels. Its base case is torch's, so that a speed-up over it holds TensorFlow "
-    "against torch too. Timed steps are one tf.function, as TensorFlow's guides write them; in instrumented steps it "
-    "is cut into four (forward, backward, aggregation, update), so that its parts can be timed, and parts then do not "
-    "overlap. TensorFlow tells no times of single transfers: columns of communication are empty."
+    "TensorFlow trains an equivalent Keras model, with the same initial values, samples and update, proved "
+    "before it is timed, but with another framework's kernels. The base case is torch's, so a speed-up also "
+    "compares TensorFlow with torch. A timed step is one tf.function, as in TensorFlow's guides. An instrumented "
+    "step is cut into four functions (forward, backward, aggregation, update), which can be timed but do not "
+    "overlap. TensorFlow does not report times of single transfers, so columns of communication are empty."
 )
 
 
