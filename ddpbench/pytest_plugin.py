@@ -101,9 +101,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="BASELINE",
-        help="what pytest-benchmark has saved, a file or a name such as 0001, or a run directory; several are several "
-        "sessions, which makes intervals narrower. Or what is measured now, interleaved with this code: a checkout's "
-        "folder, ref=COMMIT, path=FOLDER, python=INTERPRETER",
+        help="baseline that pytest-benchmark has saved, as a file or a name such as 0001, or a run directory; "
+        "several are several sessions, which makes intervals narrower. Or a side to measure now, "
+        "interleaved with this code: a checkout's folder, ref=COMMIT, path=FOLDER, python=INTERPRETER",
     )
     group.addoption(
         "--ddpbench-total",

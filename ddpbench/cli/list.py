@@ -17,17 +17,20 @@ if TYPE_CHECKING:
 
 
 _SCHEDULES = {
-    "overlapped": "each bucket is sent as soon as its gradients are there, during backward",
-    "after_backward": "all buckets are sent once backward has ended",
+    "overlapped": "each bucket is sent as soon as its gradients are ready, during backward",
+    "after_backward": "all buckets are sent after backward",
 }
 _LAUNCHERS = {
-    "local": "a fork server that has imported torch forks the ranks, on this machine or on emulated nodes in it",
+    "local": "a fork server that has imported torch forks the ranks, on this machine or its emulated nodes",
     "spawn": "torch.multiprocessing.spawn starts the ranks of each launch, on this machine",
-    "torchrun": "torchrun does; on any number of nodes, or with other launchers, by the lines of ddpbench plan",
-    "srun": "srun does, within a job on one node",
-    "mpiexec": "mpiexec does, on this machine",
-    "ray": "Ray Train's TorchTrainer does, in a local Ray that each launch starts; ray_train always has it",
-    "slurm": "jobs of Slurm start them, one for each number of nodes (ddpbench submit)",
+    "torchrun": "torchrun starts the ranks on this machine; for several nodes, use the lines of ddpbench plan",
+    "srun": "srun starts the ranks, within a job on one node",
+    "mpiexec": "mpiexec starts the ranks, on this machine",
+    "ray": (
+        "Ray Train's TorchTrainer starts the ranks, in a local Ray that each launch starts; ray_train always "
+        "uses it"
+    ),
+    "slurm": "Slurm jobs start the ranks, one job for each number of nodes (ddpbench submit)",
 }
 
 

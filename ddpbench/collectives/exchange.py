@@ -31,8 +31,8 @@ class ForeignMessageError(RuntimeError):
 def foreign(rank: int, what: str) -> ForeignMessageError:
     """Return the error for an invalid message from `rank`; `what` says what is wrong with the message."""
     return ForeignMessageError(
-        f"rank {rank} sent what no rank of this launch sends ({what}): does another user of a host, or of its network, "
-        "connect to the ports of ranks?"
+        f"rank {rank} sent a message that no rank of this launch sends ({what}): does another user of a host, or "
+        "of its network, connect to the ports of ranks?"
     )
 
 

@@ -39,7 +39,7 @@ def fabric_capabilities() -> FabricCapabilities:
     The parts end with the child process. Takes under 0.3 s; never raises.
     """
     if sys.platform != "linux":
-        return _nothing(f"a fabric is made of Linux's network namespaces; this is {sys.platform}")
+        return _nothing(f"an emulated network needs the network namespaces of Linux; this is {sys.platform}")
     try:
         tried = subprocess.run(
             [sys.executable, "-P", "-m", "ddpbench.fabric", "--capabilities"],
@@ -52,7 +52,7 @@ def fabric_capabilities() -> FabricCapabilities:
         )
         return FabricCapabilities(**json.loads(tried.stdout))
     except (OSError, ValueError, TypeError, subprocess.TimeoutExpired) as error:
-        return _nothing(f"what tries it did not answer: {type(error).__name__}: {error}")
+        return _nothing(f"the process that tries it did not answer: {type(error).__name__}: {error}")
 
 
 def _nothing(reason: str) -> FabricCapabilities:

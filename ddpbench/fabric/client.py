@@ -204,16 +204,14 @@ class Fabric:
     def ended(self) -> str:
         """Return a phrase that says how the process that holds the fabric ended; `""` while it runs."""
         code = self._process.poll()
-        return (
-            "" if code is None else f"the process that holds it ended with exit code {code}; see {self._log}"
-        )
+        return "" if code is None else f"its process ended with exit code {code}; see {self._log}"
 
     def _gone(self) -> FabricError:
         try:
             end = f"ended with exit code {self._process.wait(timeout=5)}"
         except subprocess.TimeoutExpired:
-            end = "hung up without ending"
-        return FabricError(f"the process that holds the fabric {end}; see {self._log}")
+            end = "closed its connection without ending"
+        return FabricError(f"the process of the emulated network {end}; see {self._log}")
 
     def close(self) -> None:
         """End the process that holds the fabric. All namespaces and links that no rank still uses vanish with it."""

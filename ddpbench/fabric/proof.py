@@ -158,21 +158,21 @@ def refusal(links: Sequence[LinkProof]) -> FabricError:
     if fast:
         fastest = max(fast, key=lambda link: link.off)
         return FabricError(
-            f"the link of {fastest.label} let {_shown(fastest.reached_bit_per_s)} pass, but "
-            f"{_shown(fastest.asked_bit_per_s)} was asked for: this kernel (tbf) does not limit the rate"
+            f"the link of {fastest.label} carried {_shown(fastest.reached_bit_per_s)} instead of "
+            f"{_shown(fastest.asked_bit_per_s)}: this kernel (tbf) does not limit the rate"
         )
     asked, reached = sum(link.asked_bit_per_s for link in out), carried(links)
     rates = {link.asked_bit_per_s for link in out}
     count = f"{len(out)} link{'s' if len(out) != 1 else ''}"
     what = (
-        f"{count} of {format_bit_rate(rates.pop())} are {_shown(asked)} at once"
+        f"{count} of {format_bit_rate(rates.pop())} need {_shown(asked)} at once"
         if len(rates) == 1 and len(out) > 1
-        else f"{count} ask for {_shown(asked)} at once"
+        else f"{count} need {_shown(asked)} at once"
     )
     if reached < (1 - TOLERANCE) * asked:
         return FabricError(
-            f"{what}; this machine carried {_shown(reached)}: lower the bandwidth, use fewer nodes, or dilate "
-            f"time (replay) by {max(2, math.ceil(asked / reached))}"
+            f"{what}; this machine carried only {_shown(reached)}: lower the bandwidth, use fewer nodes, or "
+            f"dilate time (replay) by {max(2, math.ceil(asked / reached))}"
         )
     slowest = min(off(links), key=lambda link: link.off)
     way = "from" if slowest.side == "out" else "to"

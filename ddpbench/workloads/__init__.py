@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 TABLE: dict[str, Entry] = {
     "mlp": Entry(
         "ddpbench.workloads.mlp:Mlp",
-        "a multilayer perceptron on real text: few large matrices, much gradient for its computation",
+        "a multilayer perceptron on real text: few large matrices, with large gradients for little computation",
         ("small", "large"),
     ),
     "gpt": Entry(
@@ -32,12 +32,12 @@ TABLE: dict[str, Entry] = {
     ),
     "resnet": Entry(
         "ddpbench.workloads.resnet:ResNet",
-        "ResNet-18 and ResNet-50 on made-up images: much computation for its gradient, with BatchNorm",
+        "ResNet-18 and ResNet-50 on made-up images: much computation for small gradients, with BatchNorm",
         ("18", "50"),
     ),
     "two_branch": Entry(
         "ddpbench.workloads.two_branch:TwoBranch",
-        "two perceptrons on real text, side by side until a head joins them: a branch can have a rank",
+        "two perceptrons on real text, side by side until a head joins them: each branch can have its own rank",
         ("small", "large"),
     ),
     "hf": Entry(

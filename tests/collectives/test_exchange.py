@@ -68,7 +68,7 @@ PICKLED = b"cos\nsystem\n(S'touch PWNED'\ntR."
 )
 def test_what_no_rank_sends_is_refused_in_a_sentence(sent: bytes, said: int, words: str) -> None:
     (found, _) = run_ranks(_hostile, 2, sent, said, 1000)
-    assert found.startswith("rank 1 sent what no rank of this launch sends (")
+    assert found.startswith("rank 1 sent a message that no rank of this launch sends (")
     assert re.search(words, found), found
 
 

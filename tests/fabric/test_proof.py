@@ -83,8 +83,7 @@ def test_a_link_that_is_not_held_back_is_named() -> None:
     links = both(2, 1e9, 1e9)
     links[0] = link(0, "out", 1e9, 4e9)
     assert str(refusal(links)) == (
-        "the link of node 0 let 4 Gbit/s pass, but 1 Gbit/s was asked for: this kernel (tbf) does not "
-        "limit the rate"
+        "the link of node 0 carried 4 Gbit/s instead of 1 Gbit/s: this kernel (tbf) does not limit the rate"
     )
 
 

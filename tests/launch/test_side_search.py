@@ -313,6 +313,6 @@ def test_what_is_built_and_not_committed_is_named(
     base, new = sides(repository)
     assert not_in_commit(base, error) == ""
     (repository / built).touch()
-    assert not_in_commit(base, error).startswith(f"{repository} has {built}, and the commit does not")
+    assert not_in_commit(base, error).startswith(f"{repository} has {built}, but the commit does not")
     assert not_in_commit(new, error) == ""
     assert not_in_commit(base, "No module named 'numpy'") == ""

@@ -292,7 +292,7 @@ def test_a_model_whose_gradients_differ_each_time_is_named_and_not_the_strategy(
         assert ({passed for _, _, passed, _ in proofs}, fault) == ({True}, "")
         (note,) = {note for compared, *_, note in proofs if compared == "gradients, same shards"}
         assert note.startswith(
-            "the model gives different gradients from the same state, batch and seeds: it draws from a random generator "
+            "the model gives different gradients from the same state, batch and seeds: it draws from a random "
         )
 
 

@@ -364,7 +364,7 @@ def _to_a_liar(rank: int, size: int, lie: str, trusting: bool) -> str:
 @pytest.mark.parametrize("lie", _LIES)
 def test_what_is_not_that_ranks_message_is_refused_before_it_is_unpickled(lie: str) -> None:
     said, _ = run_ranks(_to_a_liar, 2, lie, False)
-    assert said.startswith("ForeignMessageError rank 1 sent what no rank of this launch sends (")
+    assert said.startswith("ForeignMessageError rank 1 sent a message that no rank of this launch sends (")
 
 
 @pytest.mark.parametrize("lie", ["forged", "replayed"])

@@ -103,7 +103,7 @@ def not_in_commit(side: Placed, error: str) -> str:
                 relative = file.relative_to(root)
                 if file.is_file() and not (own / relative).exists():
                     return (
-                        f"{root} has {relative}, and the commit does not: what is built and not committed must be "
-                        "built in a checkout of each side's commit: give both with path=FOLDER"
+                        f"{root} has {relative}, but the commit does not: build files that are not committed in a "
+                        "checkout of each side's commit, and give both checkouts with path=FOLDER"
                     )
     return ""

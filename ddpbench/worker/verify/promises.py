@@ -430,7 +430,10 @@ def _over_whole_batch(
     return comparer.held("gradients, whole batch", own, whole)
 
 
-_HOOKED_AT_ONCE = "hooks of parameters get the whole batch's gradients at once, as in one process: these gradients are compared"
+_HOOKED_AT_ONCE = (
+    "hooks of parameters get the whole batch's gradients at once, as in one process: these gradients are "
+    "compared"
+)
 _AT_ONCE = (
     "the strategy computes the whole batch's gradient at once, as one process does. Here this gradient differs "
     "from the mean of the shards' and is compared instead"

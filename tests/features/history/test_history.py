@@ -212,7 +212,9 @@ def test_levels_and_runs_are_the_means_that_the_ratio_compares(tmp_path: Path) -
 def test_the_table_says_over_what_its_interval_is(history: History) -> None:
     """It is over launches of the latest run, without the drift between runs; ratios are over runs."""
     assert "| latest, ms | 95 %, launches |" in markdown(history)
-    assert "A step time's interval is over one run's launches, without that drift." in remarks(history)
+    assert "A step time's interval is over one run's launches, without the drift between runs." in remarks(
+        history
+    )
 
 
 def test_what_else_differs_is_told_at_the_change(history: History) -> None:
@@ -283,7 +285,7 @@ def test_cases_are_matched_as_two_runs_are(tmp_path: Path) -> None:
     (case,) = history.cases
     assert [point.status for point in case.points] == ["ok", "ok", "not", "ok"]
     assert history.alone == 1
-    assert "1 case is in one run alone and left out." in remarks(history)
+    assert "1 case is in only one run and left out." in remarks(history)
 
 
 def test_too_few_runs_are_said_with_how_many_are_needed(

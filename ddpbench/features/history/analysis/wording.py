@@ -204,11 +204,17 @@ def remarks(history: History) -> list[str]:
     """Return sentences about the limits of a comparison of many runs."""
     chance = f"one is reported for any case with a chance of {100 * ALPHA:g} % at most"
     found = [
-        "Each run counts once. A ratio's interval is over runs: the machine's drift from one to the next is in it.",
-        "A step time's interval is over one run's launches, without that drift.",
-        f"Step times are {GEOMETRIC_MEANS}, so that ratios of levels are the ratios told; a report has the {MEDIAN}.",
+        "Each run counts once. A ratio's interval is over runs and includes the machine's drift between them.",
+        "A step time's interval is over one run's launches, without the drift between runs.",
+        (
+            f"Step times are {GEOMETRIC_MEANS}, so that their ratios equal the reported ones; a report has the "
+            f"{MEDIAN}."
+        ),
         f"In a history without changes, {chance}, if runs drift independently.",
-        "Where neighbouring runs drift alike, more is asked of a change; one drift over many runs is a change.",
+        (
+            "Where neighbouring runs drift alike, only a larger change is shown; one drift over many runs is a "
+            "change."
+        ),
     ]
     short = [case for case in history.cases if not case.enough]
     if short:
@@ -222,7 +228,7 @@ def remarks(history: History) -> list[str]:
     if history.alone:
         is_one = history.alone == 1
         found.append(
-            f"{counted(history.alone, 'case')} {'is' if is_one else 'are'} in one run alone and left out."
+            f"{counted(history.alone, 'case')} {'is' if is_one else 'are'} in only one run and left out."
         )
     if history.unlike:
         found.append(f"Runs differ in more than the program: {'; '.join(history.unlike)}.")

@@ -43,18 +43,19 @@ def section(run: RunSummary, rows: Sequence[Row]) -> Section | None:
     if "SIGSTOP" in kinds:
         timeout_s = next(c.row.case.collective_timeout for c in costs if c.row.case.recovery == "SIGSTOP")
         notes.append(
-            f"A stopped rank is missed after collective_timeout, {timeout_s:g} s here; then torchrun waits half a "
-            "minute for it to end before it kills it. Both are settings, and no property of this machine."
+            f"A stopped rank is noticed after collective_timeout, {timeout_s:g} s here. torchrun then waits half "
+            "a minute before it kills the rank. Both times are settings, not properties of this machine."
         )
     if kinds & {"agent", "leave"}:
         notes.append(
-            "Where an agent is gone, most of the rendezvous is torchrun's wait for its place to lapse, about 15 s by "
-            "its own settings."
+            "If an agent is gone, most of the rendezvous is torchrun's wait until the agent's place expires, "
+            "about 15 s by torchrun's settings."
         )
     if len({cost.found.recomputed_steps for cost in costs}) > 1:
         notes.append(
-            "How many steps are recomputed is drawn for each round, anywhere between two snapshots; what is killed in "
-            "a snapshot always recomputes all of them. Compare kinds by when training continues."
+            "The number of recomputed steps is drawn for each round, from anywhere between two snapshots; a rank "
+            "that is killed in a snapshot always recomputes all of them. Compare kinds of failures by when "
+            "training continues."
         )
     if any(cost.row.case.agents > 1 for cost in costs):
         notes.append("Agents share this machine: each stands for a node, and no network lies between them.")

@@ -70,10 +70,10 @@ def failures_table(costs: Sequence[FailureCosts]) -> Table:
     """Return a table with the number, outcome and cost of each case's failures."""
     return Table(
         caption=(
-            f"Failures, s: {MEDIAN}, with {MEDIAN_INTERVALS}. Recovery ends when the step that the failure "
-            "came before is made again; at pace again is when steps take at most 2 % longer than before it, on average "
-            "from there on. Samples are those of the history that the final parameters come from. Each step's loss is "
-            "compared with that of the uninterrupted training of the same round, in nine digits."
+            f"Failures, s: {MEDIAN}, with {MEDIAN_INTERVALS}. Recovery ends when the interrupted step is "
+            "repeated. Training is at pace again when steps take on average at most 2 % longer than before the "
+            "failure. Samples are those from which the final parameters follow. Each step's loss is compared "
+            "with that of the uninterrupted training of the same round, in nine digits."
         ),
         columns=(
             Column("What fails"),

@@ -55,9 +55,12 @@ def parts_picture(costs: Sequence[FailureCosts]) -> Picture:
     caption = captioned(
         alike_setting((cost.row for cost in costs), but=("recovery",)),
         [
-            "From the failure until the step that it came before is made again: each part is its median over launches.",
-            "A part ends when the last agent or rank has come as far.",
-            "Detection lasts until torchrun's last agent has seen it (it looks ten times a second). Starting ranks is",
+            "From the failure until the interrupted step is repeated: each part is its median over launches.",
+            "A part ends when the last agent or rank has ended it.",
+            (
+                "Detection lasts until torchrun's last agent has noticed the failure (agents look ten times per "
+                "second). Starting ranks is"
+            ),
             "new processes, imports, data and model. Restoring is reading the snapshot and making the replica.",
             *(["Much longer ones have a separate scale, below."] if len(groups) > 1 else []),
         ],
