@@ -58,7 +58,7 @@ def test_each_transfer_is_carried_once() -> None:
 
 def test_too_much_for_the_machine_is_refused_with_what_it_carried() -> None:
     assert str(refusal(both(8, 1e10, 23e9 / 8))) == (
-        "8 links of 10 Gbit/s are 80 Gbit/s at once; this machine carried 23 Gbit/s: lower the bandwidth, use "
+        "8 links of 10 Gbit/s need 80 Gbit/s at once; this machine carried only 23 Gbit/s: lower the bandwidth, use "
         "fewer nodes, or dilate time (replay) by 4"
     )
 
@@ -66,7 +66,7 @@ def test_too_much_for_the_machine_is_refused_with_what_it_carried() -> None:
 def test_links_of_several_rates_are_summed() -> None:
     links = [*both(2, 1e10, 5e9), link(2, "out", 2e10, 1e10), link(2, "in", 2e10, 1e10)]
     assert str(refusal(links)).startswith(
-        "3 links ask for 40 Gbit/s at once; this machine carried 20 Gbit/s: "
+        "3 links need 40 Gbit/s at once; this machine carried only 20 Gbit/s: "
     )
     assert str(refusal(links)).endswith("by 2")
 

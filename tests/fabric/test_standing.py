@@ -192,7 +192,7 @@ def test_two_fabrics_never_meet(scene: Scene) -> None:
 
 def test_more_than_the_machine_carries_is_refused_with_what_it_carried(scene: Scene) -> None:
     reason = scene("root", "refused", "400 Gbit/s", 2)["reason"]
-    assert reason.startswith("2 links of 400 Gbit/s are 800 Gbit/s at once; this machine carried ")
+    assert reason.startswith("2 links of 400 Gbit/s need 800 Gbit/s at once; this machine carried only ")
     assert "dilate time (replay) by " in reason
 
 

@@ -440,12 +440,12 @@ _AT_ONCE = (
 )
 _NOT_MEAN = (
     "the loss is not a mean over samples (the mean of one process's gradients over shards differs from its "
-    f"gradient over the whole batch by {gap:.1e}), as with samples of unequal numbers of words: strategies that "
+    "gradient over the whole batch by {gap:.1e}), as with samples of unequal numbers of words: strategies that "
     "average gradients train differently from one process"
 )
 _NOT_LINEAR = (
     "the loss is a mean over samples, but its gradient is not (the mean of one process's gradients over shards "
-    f"differs from its gradient over the whole batch by {gap:.1e}), as where backward() clamps gradients: "
+    "differs from its gradient over the whole batch by {gap:.1e}), as where backward() clamps gradients: "
     "strategies that average gradients train differently from one process"
 )
 
