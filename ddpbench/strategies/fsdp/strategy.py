@@ -45,11 +45,11 @@ class Fsdp(Strategy[FsdpOptions]):
     variants = ({"wrap": "whole"}, {"reshard_after_forward": False}, {"replicas": 2})
     note = (
         "gloo has no reduce-scatter: torch uses an all-reduce instead, after which each rank keeps its slice. A "
-        "step then moves up to 4(n-1)/n times the parameters' bytes over each link (two all-gathers and the "
-        "all-reduce) instead of 3(n-1)/n. On the CPU every collective blocks the rank, so that no communication "
-        "overlaps with computation, as it does on a GPU's streams. The optimizer handles each DTensor separately, which for small ones "
-        "takes longer than their update. With replicas, n is the number of ranks per replica, and each shard's "
-        "gradients are all-reduced between replicas after their reduce-scatter."
+        "step then moves up to 4(n-1)/n times the parameters' bytes over each link (two all-gathers and the all-"
+        "reduce) instead of 3(n-1)/n. On the CPU every collective blocks the rank, so that no communication "
+        "overlaps with computation, as it does on a GPU's streams. The optimizer handles each DTensor separately, "
+        "which for small ones takes longer than their update. With replicas, n is the number of ranks per replica, "
+        "and each shard's gradients are all-reduced between replicas after their reduce-scatter."
     )
 
     def check(self, case: Case) -> str | None:
