@@ -41,8 +41,7 @@ class ResolvedIn:
     """The smallest change, as a fraction, that each way of comparing resolves within `seconds` of measuring.
 
     The ways are two interleaved sides, two cases in one sweep, and two separate runs. A change is None if too few
-    rounds fit into the time. `two_runs` includes the drift between the two sessions, each of which has half of the
-    time.
+    rounds fit into the time. `two_runs` includes the drift between the two sessions. Each session has half of the time.
     """
 
     seconds: float

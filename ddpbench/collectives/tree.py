@@ -8,7 +8,7 @@ from ddpbench.collectives.base import Collective
 
 
 class Tree(Collective):
-    """All-reduce by a binomial tree, in ⌈log2 n⌉ steps up and as many down.
+    """All-reduce by a binomial tree, in ⌈log2 n⌉ steps up and ⌈log2 n⌉ steps down.
 
     Each step sends the full gradients, without pipelining.
     """

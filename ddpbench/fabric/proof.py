@@ -69,7 +69,7 @@ Window = Mapping[tuple[int, str], tuple[int, int, int]]
 
 
 def measured(wiring: Wiring, phase: FlowPhase, windows: Sequence[Window]) -> tuple[LinkProof, ...]:
-    """Return the links' measured rates in the best time window: the one in which the worst link's error is smallest.
+    """Return the links' measured rates in the best time window: the window in which the worst link's error is smallest.
 
     `windows` has the kernel's counts at the edges of the time windows: n + 1 counts for n windows.
     """
@@ -152,7 +152,7 @@ def held(
 
 
 def refusal(links: Sequence[LinkProof]) -> FabricError:
-    """Return the error for a fabric with these links, some of which are too slow or too fast."""
+    """Return the error for a fabric in which some of these links are too slow or too fast."""
     out = [link for link in links if link.side == "out"]
     fast = [link for link in off(links) if link.off > 0]
     if fast:

@@ -38,8 +38,7 @@ def known_experiments() -> dict[str, Path]:
 def is_not_meant(name: str) -> bool:
     """Return whether a name means a known experiment although a file or folder with that name may exist here.
 
-    This is so if a different user may have put the file or folder there, or if this user cannot access the working
-    directory.
+    True if a different user may have put the file or folder there, or if this user cannot access the working directory.
     """
     return (is_decoy(name) or not _reaches_here()) and name in known_experiments()
 

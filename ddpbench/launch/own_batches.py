@@ -30,7 +30,7 @@ def own_names(experiment: Experiment) -> list[str]:
 def stated_batches(names: Iterable[str]) -> dict[str, int]:
     """Return the batch sizes that users' workloads set, by name.
 
-    No process is started if none of the classes can set one.
+    No process is started if no class can set a batch.
 
     A class that cannot be imported is left out; a later inspection reports what is wrong with it.
 

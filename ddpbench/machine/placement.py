@@ -71,9 +71,9 @@ FRAMEWORK_VARIABLE = "DDPBENCH_FRAMEWORK"
 def early_env(case: Case) -> Mapping[str, str]:
     """Return the environment variables that must be set before a rank's process imports anything.
 
-    Launches with equal variables share a fork server. An empty value stands for a variable that must not be set;
-    `applied` removes it. A framework that is imported before ranks are forked gets a separate server. Otherwise its
-    memory would also be counted for ranks of cases that do not use it.
+    Launches with equal variables share a fork server. An empty value means that the variable must not be set; `applied`
+    removes it. A framework that is imported before ranks are forked gets a separate server. Otherwise its memory would
+    also be counted for ranks of cases that do not use it.
     """
     framework = load_strategy(case.strategy).framework if early_imports(case) else ""
     return {

@@ -114,7 +114,7 @@ def replayed_gradients(case: Case) -> list[int] | None:
 
 
 def sentences(cases: Sequence[PlannedCase]) -> list[str]:
-    """Return one sentence for each set of bucket caps of which only one is run."""
+    """Return one sentence for each set of bucket caps that is represented by a single case."""
     lines: dict[str, None] = {}
     for entry in cases:
         if entry.stands_for:

@@ -51,6 +51,6 @@ def axis(
 
 
 def axis_of(one: Any) -> Axis | None:
-    """Return the `Axis` with which a dataclass field was declared; None if it was declared without one."""
+    """Return the `Axis` with which a dataclass field was declared; None if the field was declared without an axis."""
     declared: Axis | None = one.metadata.get(_KEY)
     return declared

@@ -54,8 +54,8 @@ def read_text(path: Path) -> str:
 def parse(text: str) -> dict[str, Any]:
     """Return the contents of a TOML text. They may be nested more deeply than `odd_parts` allows.
 
-    Python refuses to convert integers with too many digits. Such an integer is replaced by another one of about the
-    same size, which is refused later by code that knows the limits of its key.
+    Python refuses to convert integers with too many digits. Such an integer is replaced by another integer of about the
+    same size. Code that knows the limits of the key refuses it later.
 
     Raises:
         tomllib.TOMLDecodeError: the text is not valid TOML.

@@ -59,8 +59,8 @@ class Traits:
     def exact(self) -> bool:
         """True if comparisons with the strategy need no caveat, because it trains like a single process.
 
-        That is so if every step is proved to equal a single process's step. The base case and the upper bound also need
-        no caveat; they exchange nothing by design.
+        A strategy is exact if every step is proved to equal a single process's step. The base case and the upper bound
+        also need no caveat; they exchange nothing by design.
         """
         return self.promise == "gradients" or (self.promise == "nothing" and self.role in ("base", "bound"))
 
@@ -164,7 +164,7 @@ _MORE = (("", "X"), ("#009E73", "P"), ("#CC79A7", "p"), ("#56B4E9", "h"), ("#D55
 def told_apart(cases: Sequence[Case]) -> list[Case]:
     """Return a run's cases, changed so that users' strategies have distinct names, colours and markers in figures.
 
-    If a user's strategy has the same name as another one in the run, its file is added to the name.
+    If two strategies in the run have the same name, a user's strategy is named with its file.
     """
     own = list(dict.fromkeys(case.strategy for case in cases if case.strategy_traits))
     if not own:

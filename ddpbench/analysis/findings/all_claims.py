@@ -148,7 +148,7 @@ def _tags(tags: Sequence[Sequence[str]]) -> Iterator[str]:
 def _texts(claims: Sequence[DecidedClaim]) -> Iterator[str]:
     """Yield texts of decreasing length: with fewer claims of each verdict, with fewer verdicts, and with counts alone.
 
-    Claims that are worded alike differ in their cases or margins. If all claims with one wording have the same verdict,
+    Claims with the same wording differ in their cases or margins. If all claims with one wording have the same verdict,
     the wording is given once. Otherwise no claim is named.
     """
     holding = sum(one.verdict == "holds" for one in claims)

@@ -207,8 +207,8 @@ def _of_strategy(pair: _Pair) -> GroupKey:
 def _most_telling(compared: Sequence[_Decision], room: int) -> list[_Decision]:
     """Return the `room` comparisons that come first in order.
 
-    If none of them is about buckets, the first comparison about buckets replaces the last one. But an undecided
-    comparison about buckets does not replace a decided one.
+    If no comparison among these is about buckets, the first comparison about buckets replaces the last one. But an
+    undecided comparison about buckets does not replace a decided one.
     """
     ordered = _sorted(compared)
     chosen = ordered[:room]

@@ -17,8 +17,8 @@ MOST_PANELS = 3
 def panels(cases: Iterable[CaseRun]) -> list[list[CaseRun]]:
     """Return the cases in panels, which are groups of comparable cases.
 
-    Single ranks and independent ranks use no link and would train on any network as they do without one. So they are in
-    the panels of all networks.
+    Single ranks and independent ranks use no link, so the network does not affect them. They are in the panels of all
+    networks.
     """
     every = list(cases)
     groups = grouped(every, lambda run: grouping.panel(run.case))

@@ -56,7 +56,7 @@ def _data(run: CaseRun) -> GroupKey:
 
 
 def _disagreement(group: Sequence[CaseRun], families: Families) -> Finding | None:
-    """Return a finding on two cases of which the faster one per sample reaches the loss later than the other.
+    """Return a finding on two cases where the case that is faster per sample reaches the loss later.
 
     None if both orders agree for all pairs. If they disagree for several pairs, the pair with the widest gap is used.
     The ratios have the intervals of the report's tables (`_intervals`).

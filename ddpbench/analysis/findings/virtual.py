@@ -1,4 +1,4 @@
-"""Sentences that say what the numbers of emulated, replayed, dilated and shrunk cases do not represent."""
+"""Sentences on the limits of numbers from emulated, replayed, dilated and shrunk cases."""
 
 from __future__ import annotations
 

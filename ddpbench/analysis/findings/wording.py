@@ -218,7 +218,7 @@ def undecided_all(ratios: Sequence[Interval]) -> str:
 
 
 def takes_another_path(run: CaseRun) -> bool:
-    """Return whether a strategy may lead to other parameters than synchronous training, by what the strategy promises.
+    """Return whether a strategy's promise allows it to end with different parameters than synchronous training.
 
     If the promise is not known, the result depends on the quantities that the case's proof compares.
     """

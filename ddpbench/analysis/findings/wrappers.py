@@ -1,4 +1,4 @@
-"""The answer to what frameworks cost: those that train a torch model in place of plain DDP are compared with DDP."""
+"""The answer to what frameworks cost: compare frameworks that train a torch model with plain DDP."""
 
 from __future__ import annotations
 

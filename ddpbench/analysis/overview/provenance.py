@@ -11,7 +11,7 @@ from ddpbench.own_code import code_digest
 def provenance_sentences(machine: Mapping[str, Any]) -> Iterable[str]:
     """Yield a sentence if a different version of the measuring code made the run.
 
-    Yield another one if the run's `machine.json` lacks fields.
+    Yield another sentence if the run's `machine.json` lacks fields.
     """
     identity, context = (machine.get(name) or {} for name in ("identity", "context"))
     if not identity:  # nothing was measured yet

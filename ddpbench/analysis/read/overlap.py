@@ -53,10 +53,10 @@ class Breakdown:
     has the names in `PARTS`, each with its own median. Within every launch the parts add up to the step, but their
     medians only nearly.
 
-    `comm_s` is the time in which any transfer was under way, and `overlapped_s` the part of it during own
-    computation. `wait_s` is the time in which a transfer had left the rank's queue and none of its data could flow.
-    `queue_s` is the time in which a transfer was queued behind others. All of these count regardless of other
-    activity. `spans` are the durations of the spans by name, in order of their first start.
+    `comm_s` is the time in which any transfer was under way, and `overlapped_s` the part of it during own computation.
+    `wait_s` is the time in which a transfer had left the rank's queue but its data could not flow. `queue_s` is the
+    time in which a transfer was queued behind others. All of these count regardless of other activity. `spans` are the
+    durations of the spans by name, in order of their first start.
     """
 
     parts: Mapping[str, float]

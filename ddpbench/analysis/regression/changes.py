@@ -1,4 +1,4 @@
-"""Match the cases of two runs by what they specify, and judge the change of each.
+"""Match the cases of two runs by their settings, and judge each case's change.
 
 Two directories were measured at different times, between which a machine drifts by more than launches vary, so their
 intervals include the variance of a session (`apart`). If both sides were interleaved, round by round (`ddpbench

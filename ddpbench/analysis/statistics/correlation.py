@@ -5,7 +5,7 @@ one's. Differences then vary less within a sweep than from sweep to sweep, and t
 
 The lag-1 correlation is one number per run, because the machine correlates rounds, and a few rounds of two cases could
 not show it. It is estimated from the residuals of a model with one effect per case and one per round, with limited
-weight for a case that scatters widely. Only rounds that one session ran one after the other are neighbours. From few
+weight for a case that scatters widely. Rounds are neighbours only if one session ran them one after the other. From few
 rounds, such an estimate is too low on average (Kendall, Biometrika 41, 1954). This bias is removed: the result is the
 correlation whose expected estimate equals the estimate found. Half a standard error is added, because an interval that
 is too wide does less harm than one that is too narrow.

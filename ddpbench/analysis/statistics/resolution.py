@@ -311,7 +311,7 @@ def power_of_each(cases: int) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InTurn:
-    """Noise and durations that decide which change an interleaved comparison resolves, and in what time."""
+    """Noise and durations that decide which change an interleaved comparison resolves, and how long it takes."""
 
     deviation: float
     """Standard deviation of the logarithm of the ratio within a round."""

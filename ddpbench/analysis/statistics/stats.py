@@ -194,7 +194,7 @@ def geometric_mean(timings: Sequence[Timing]) -> Interval:
 def mean_step_s(timings: Sequence[Timing]) -> float:
     """Return the arithmetic mean over launches of seconds per step, for comparison with other arithmetic means.
 
-    Total time divided by total steps would weight launches by steps, of which a faster launch has more.
+    Total time divided by total steps would weight launches by their steps, and a faster launch has more steps.
     """
     return math.fsum(timing.step_s for timing in timings) / len(timings)
 
@@ -305,9 +305,9 @@ def pairs(a: Sequence[Timing], b: Sequence[Timing]) -> list[tuple[Timing, Timing
 def compare(a: Sequence[Timing], b: Sequence[Timing]) -> Comparison | None:
     """Compare A with B by `pairs` of launches, or by Welch's interval if they share no round.
 
-    None if either has no launch. The point is the geometric mean of the ratios within pairs; with a single pair it
-    has no interval. A ratio of totals would weight a launch by its steps, of which a fast launch has more, so drift
-    common to the two would no longer cancel. If they share no round, the geometric means of the launches are compared.
+    None if either has no launch. The point is the geometric mean of the ratios within pairs; with a single pair it has
+    no interval. A ratio of totals would weight a launch by its steps. A fast launch has more steps, so drift common to
+    the two would no longer cancel. If they share no round, the geometric means of the launches are compared.
     """
     if not a or not b:
         return None

@@ -41,7 +41,7 @@ def missed_share(rounds: int) -> float:
 
 
 def missed_words(count: int, noun: Literal["rounds", "launches"]) -> str:
-    """State the share of rounds or launches that may be slow although none of `count` is."""
+    """State the share of all rounds or launches that may be slow although no one of the `count` measured ones is."""
     return (
         f"a slow-down that affects up to {format_at_most(missed_share(count))} of {noun} may have been missed"
     )

@@ -45,7 +45,7 @@ class _Named:
     def is_shared(self) -> bool:
         """Return whether both sides may share the file if it is in neither side's code.
 
-        This is so for profiles, which are data.
+        They may share profiles, because profiles are data.
         """
         return self.name.startswith(PREFIX)
 

@@ -1,7 +1,7 @@
 """The cases and launches of a merged run. It has every case once, and its launches are copied under new round numbers.
 
 Each run's round numbers follow on from those of the run before it, so that rounds of different runs have different
-numbers. Verdicts only compare launches that one session ran in one round.
+numbers. Verdicts compare only launches of one session and one round.
 """
 
 from __future__ import annotations

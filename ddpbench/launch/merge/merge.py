@@ -1,4 +1,4 @@
-"""Merge several runs into one run directory if their machines and programs are alike."""
+"""Merge several runs into one run directory if their machines and programs are the same."""
 
 from __future__ import annotations
 

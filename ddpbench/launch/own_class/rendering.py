@@ -310,7 +310,7 @@ class _Pass(ast.NodeTransformer):
         return self._value(node, found)
 
     def _of_class(self, node: ast.expr, found: Origin) -> ast.expr:
-        """Return the expression for an object that the generated class has too.
+        """Return the expression for an object that the generated class also has.
 
         If it is unknown, return a name for the user to fill in.
         """

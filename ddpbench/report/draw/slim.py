@@ -27,7 +27,7 @@ _USED = re.compile(r"url\(#([^)]+)\)")
 
 
 def prefix_of(file_name: str, form: str) -> str:
-    """Return a prefix for the ids of a figure's SVG: another one for each figure, and for each form of a figure.
+    """Return a prefix for the ids of a figure's SVG: a different prefix for each figure and each form of a figure.
 
     The prefix depends on nothing else, so that a figure is the same on every page.
     """
@@ -41,8 +41,8 @@ def prefix_of(file_name: str, form: str) -> str:
 def slim(svg: bytes, prefix: str, size: tuple[int, int]) -> bytes:
     """Return the SVG without metadata and unused ids, with rounded, relative paths, and each style written once.
 
-    So that a page can hold several, `prefix` is the id of the root and begins all other ids, and rules apply within
-    this SVG only. `size` is its width and height in CSS pixels.
+    So that a page can hold several such SVGs, `prefix` is the root's id and begins all other ids, and style rules apply
+    within this SVG only. `size` is its width and height in CSS pixels.
     """
     root = ElementTree.fromstring(svg)
     _drop(root)

@@ -1,7 +1,7 @@
 """The style of figures: colours, markers, hatches and matplotlib's settings. Imports no matplotlib.
 
-Several of the colours look alike in greyscale, so figures also use markers and direct labels. Contrast and separation
-under colour-blindness were computed for this set; change it as a whole or not at all.
+Several colours look the same in greyscale, so figures also use markers and direct labels. Contrast and separation under
+colour-blindness were computed for this set; change it as a whole or not at all.
 """
 
 from __future__ import annotations

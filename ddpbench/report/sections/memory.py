@@ -19,7 +19,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryRow:
-    """A row of the memory table, which stands for all cases that hold the same amount of model state.
+    """A row of the memory table, for all cases that hold the same amount of model state.
 
     The amount that a case holds is taken from the rank that has the most model state.
     """

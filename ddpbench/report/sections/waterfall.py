@@ -384,7 +384,7 @@ def _largest(fall: Fall) -> list[str]:
 
 
 def _unsure(fall: Fall) -> list[str]:
-    """Return a sentence that names losses which the title omits, but which may be larger than those that it names."""
+    """Return a sentence on losses that the title omits although they may be larger than the named losses."""
     decided = fall.rounds < MIN_ROUNDS or not fall.named or fall.cause is not None
     if decided or fall.unexplained[1] > MOST_NOT_ATTRIBUTED:
         return []

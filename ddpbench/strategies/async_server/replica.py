@@ -3,7 +3,7 @@
 A transport has an end for each role (`ServerEnd`, `WorkerEnd`). Both put all parameters of a dtype into one buffer.
 
 In a step each worker sends one gradient, and waits until it has been applied and the new parameters have arrived. The
-server's step ends when it has applied as many gradients as there are workers, no matter from which workers.
+server's step ends when the server has applied as many gradients as there are workers, whichever workers sent them.
 
 If all ranks make the same number of steps, none waits forever. While the server waits, it has received fewer gradients
 than the workers will send, so at least one worker still has a gradient to send. That worker is not blocked, because

@@ -11,7 +11,7 @@ from ddpbench.units import Unit
 
 
 class DdpSwitches(BaseModel, extra="forbid", frozen=True):
-    """The choices that some models need of DDP, and of what is built on it."""
+    """DDP options that some models need, also under strategies that are built on DDP."""
 
     static_graph: bool = False
     """Tell DDP that the graph never changes, so that it searches for no unused parameters."""

@@ -118,7 +118,7 @@ _KEPT: list[Any] = []
 
 
 def _memory() -> str:
-    """Return a text that is equal on all ranks that share memory, made of the boot ID and /dev/shm's device."""
+    """Return a text from the boot ID and /dev/shm's device; it is equal on all ranks that share memory."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     try:
         return f"{boot}/{Path('/dev/shm').stat().st_dev}"

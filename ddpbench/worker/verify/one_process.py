@@ -104,7 +104,7 @@ class OneProcess:
 
         If `copy.deepcopy` cannot make such a copy, a fresh model is loaded with the model's state. `deepcopy` loses
         parameters' hooks, parts of TorchScript modules, and memory shared by parameters. `deepcopy` fails for computed
-        weights, as of `weight_norm`, and for objects such as a lock or an open file.
+        weights, such as those of `weight_norm`, and for objects such as a lock or an open file.
         """
         scripted = any(isinstance(each, torch.jit.ScriptModule) for each in model.modules())
         if not scripted and not hooked_parameters(model) and not share_memory(model):

@@ -770,7 +770,7 @@ def _fault_of_sending(
     """Return why unsent gradients may never be sent (`""` if they will be), and whether the strategy is at fault.
 
     `unsent` lists "vectors" or "matrices" if `made` steps sent nothing of them. If `late`, most of the other kind was
-    sent. `held` maps each kind of which too much is unsent to the unsent fraction.
+    sent. `held` maps each kind with too many unsent gradients to the unsent fraction.
     """
     if unsent and late:
         return _NEVER_SENT.format(what=kept.named(unsent), made=made), True

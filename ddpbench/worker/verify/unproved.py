@@ -41,7 +41,7 @@ class Explained:
 
 @dataclass(frozen=True, slots=True)
 class FailedGradients:
-    """A failed comparison of this rank's gradients (`own`) with those that one process computed (`expected`)."""
+    """A failed comparison of this rank's gradients (`own`) with one process's gradients (`expected`)."""
 
     own: Tensors
     expected: Tensors

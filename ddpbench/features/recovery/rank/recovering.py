@@ -404,7 +404,7 @@ class Recovering:
         return self._samples_before + (made - self._first) * self._place.processes * self._case.local_batch
 
     def _is_victim(self) -> bool:
-        """Return whether this rank is the one that fails or makes its agent fail.
+        """Return whether this rank fails or makes its agent fail.
 
         It is the last rank or, if an agent is to fail, the first rank of the last agent.
         """

@@ -34,7 +34,7 @@ _Amount = Annotated[float, Field(ge=0, lt=1e18)]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodePair:
-    """Measurements between two nodes, given by their numbers in the list of nodes, of which `a` is the lower one.
+    """Measurements between two nodes. `a` and `b` are their numbers in the list of nodes, the lower number first.
 
     The rates `a_to_b` and `b_to_a` are in bit/s, and times in seconds. `latency_s` is the latency of one direction.
     `clock_s` says how far b's clock is ahead of a's, with an error of up to `clock_error_s`. `problem` says why numbers

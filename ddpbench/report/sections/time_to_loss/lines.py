@@ -51,7 +51,7 @@ class TrainedCase:
 
     @property
     def drawn_name(self) -> str:
-        """Return the case's name in the figure, where one line of a single device stands for both kinds of scaling."""
+        """Return the case's name in the figure. A single device has one line for both kinds of scaling."""
         return self.words if traits_of(self.row.case).role == "base" else self.name
 
 
