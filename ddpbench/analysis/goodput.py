@@ -29,7 +29,7 @@ def ettr(period: float, snapshot: float, recovery: float, mtbf: float) -> float:
     """
     _check(snapshot, recovery, mtbf)
     if not period > 0:
-        raise ValueError(f"a period of {period:g} is not positive")
+        raise ValueError(f"the period must be positive, not {period:g}")
     exponent = (period + snapshot) / mtbf
     if exponent + recovery / mtbf > 700:  # exp overflows: less than one in 10^300
         return 0.0
@@ -72,8 +72,8 @@ def words(snapshot_s: float, recovery_s: float, mtbf_s: float) -> tuple[str, str
 
 
 def _check(snapshot: float, recovery: float, mtbf: float) -> None:
-    for name, value in (("a snapshot", snapshot), ("a mean time between failures", mtbf)):
+    for name, value in (("the snapshot time", snapshot), ("the mean time between failures", mtbf)):
         if not (value > 0 and math.isfinite(value)):
-            raise ValueError(f"{name} of {value:g} is not positive")
+            raise ValueError(f"{name} must be positive, not {value:g}")
     if not (recovery >= 0 and math.isfinite(recovery)):
-        raise ValueError(f"a recovery of {recovery:g} is negative")
+        raise ValueError(f"the recovery time must not be negative, but is {recovery:g}")

@@ -256,12 +256,12 @@ def _check(links: Links, nodes: int, ranks_per_node: int) -> None:
         if rate is not None and not (math.isfinite(rate) and rate >= MIN_RATE):
             raise FabricError(
                 f"a link of {format_bit_rate(rate)} cannot be made: the slowest possible rate is "
-                f"{format_bit_rate(MIN_RATE)}. If dilation or shrink slows the links, reduce it"
+                f"{format_bit_rate(MIN_RATE)}. If dilation or shrink slows the links, use a smaller factor"
             )
     if not 0 <= links.latency_s <= MAX_LATENCY_S:
         raise FabricError(
             f"a delay of {format_seconds(links.latency_s)} cannot be made: the longest possible delay is "
-            f"{format_seconds(MAX_LATENCY_S)}. If dilation lengthens it, reduce dilation"
+            f"{format_seconds(MAX_LATENCY_S)}. If dilation lengthens the delay, use a smaller factor"
         )
 
 

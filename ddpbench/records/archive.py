@@ -312,17 +312,17 @@ def _check_members(path: Path, content: _Content) -> set[str]:
         if not plain or member.name in seen or not _NAME.fullmatch(member.name):
             raise UnreadableError(
                 f"{path}: unexpected member {member.name[:200]!r}; an archive of records holds each launch's "
-                "launch.json, outcome.json and rank-*.jsonl once, and nothing else. It was not unpacked"
+                "launch.json, outcome.json and rank-*.jsonl once, and nothing else. The archive was not unpacked"
             )
         if member.size > (most := most_of(member.name)):
             raise UnreadableError(
-                f"{path}: {member.name} has {member.size:,} bytes; such a file has {most:,} at most. It was "
-                "not unpacked"
+                f"{path}: {member.name} has {member.size:,} bytes; such a file has {most:,} at most. The archive "
+                "was not unpacked"
             )
         if space.exceeded_with(member.name, member.size):
             raise UnreadableError(
                 f"{path}: its files and their folders would take more than {_MOST_ON_DISK:,} bytes on a disk, "
-                "more than those of any run. It was not unpacked"
+                "which is more than any run takes. The archive was not unpacked"
             )
         seen.add(member.name)
         content.skip(member.size + _padding(member.size))

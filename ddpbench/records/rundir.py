@@ -66,7 +66,7 @@ def checked_name(path: Path) -> Path:
         size = len(os.fsencode(part))
         if size > most:
             raise OutputError(
-                f"{shortened(part)} has {size:,} bytes; the name of a directory must have {most} at most"
+                f"the name {shortened(part)} has {size:,} bytes; the name of a directory must have {most} at most"
             )
     if "\0" in str(path):
         raise OutputError(f"{shortened(str(path))} has a NUL; choose another --out")

@@ -77,8 +77,8 @@ def check_updates(found: type[Any]) -> None:
     own = [value for each in found.__mro__ for value in vars(each).values()]
     if not any(_names(getattr(each, "__code__", None), "before_update") for each in own):
         raise ValueError(
-            "before_update() is never called if step() makes the updates: move its code into step(), between "
-            "backward() and the update, and remove it"
+            "before_update() is never called in a class with step(): move its code into step(), between "
+            "backward() and the update, and remove before_update()"
         )
 
 

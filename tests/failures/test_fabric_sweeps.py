@@ -195,7 +195,7 @@ def test_all_links_are_proved_before_the_first_launch(tmp_path: Path) -> None:
 def test_a_link_that_time_makes_too_slow_is_refused_by_a_dry_run() -> None:
     done = run_cli("sweep", "slow_link", "--dry-run", "--set", "base.dilation=1000")
     assert done.returncode == 2
-    assert "If dilation or shrink slows the links, reduce it" in done.stderr
+    assert "If dilation or shrink slows the links, use a smaller factor" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -36,7 +36,10 @@ COMPARISON = {
         ("[" * 100_000, "nested more than 64 levels deep"),
         (json.dumps({**COMPARISON, "experiment": "\ud800"}), "a text that cannot be shown"),
         (json.dumps(COMPARISON).replace("0.1", "1e400"), "1e400 is not a finite number"),
-        (json.dumps({**COMPARISON, "foreign": [0.1, 0.2]}), "foreign has 2 rounds, and order 1"),
+        (
+            json.dumps({**COMPARISON, "foreign": [0.1, 0.2]}),
+            "foreign and order have different numbers of rounds: 2 and 1",
+        ),
         (json.dumps({**COMPARISON, "order": None}), "order: input should be a valid list"),
         (json.dumps({**COMPARISON, "base": []}), "base: input should be a valid dict"),
         (json.dumps({**COMPARISON, "order": ["neither"]}), "order.0"),

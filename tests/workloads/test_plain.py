@@ -310,9 +310,7 @@ class CallingItself(UpdatesAnyhow):
 
 
 def test_a_before_update_that_nothing_would_call_is_refused_with_what_to_do() -> None:
-    with pytest.raises(
-        ValueError, match=r"never called if step.. makes the updates: move its code into step"
-    ):
+    with pytest.raises(ValueError, match=r"never called in a class with step..: move its code into step"):
         PlainWorkload(UpdatesAnyhow)
     assert PlainWorkload(CallingItself).owns_step  # its step calls it
     assert PlainWorkload(type("Without", (UpdatesAnyhow,), {"before_update": None})).owns_step

@@ -59,7 +59,9 @@ def open_files(host: Host) -> Iterator[CheckResult]:
     needed = FILES_BESIDE + SOCKETS_A_PEER * _ranks(host)
     found = f"{_shown(soft)} (may be raised to {_shown(hard)})" if soft != hard else _shown(soft)
     if soft != resource.RLIM_INFINITY and soft < needed:
-        yield note("open files", found, f"ranks may need about {needed}: ulimit -n {max(needed, 4096)}")
+        yield note(
+            "open files", found, f"ranks may need about {needed}: raise it with ulimit -n {max(needed, 4096)}"
+        )
     else:
         yield ok("open files", found)
 
@@ -94,7 +96,10 @@ def processes(host: Host) -> Iterator[CheckResult]:
         yield note(
             "processes",
             f"{min(limits)} with their threads",
-            f"ranks may need about {needed}: ulimit -u, or the control group's pids.max (docker run --pids-limit)",
+            (
+                f"ranks may need about {needed}: raise ulimit -u, or the control group's pids.max (docker run "
+                "--pids-limit)"
+            ),
         )
     else:
         yield ok("processes", f"{min(limits)} with their threads")

@@ -93,7 +93,13 @@ def read_comparison(path: Path) -> Stored:
     except (FileNotFoundError, NotADirectoryError):
         raise RequestError(f"{path} is not a comparison's directory: it has no {FILE}") from None
     if len(stored.foreign) > len(stored.order):
-        raise damaged(path / FILE, f"foreign has {len(stored.foreign)} rounds, and order {len(stored.order)}")
+        raise damaged(
+            path / FILE,
+            (
+                f"foreign and order have different numbers of rounds: {len(stored.foreign)} "
+                f"and {len(stored.order)}"
+            ),
+        )
     return stored
 
 

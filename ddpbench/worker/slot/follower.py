@@ -80,4 +80,4 @@ def _next_job(slot: Slot, number: int, leader: int) -> dict[str, Any]:
             last, heard = tick, time.monotonic()
         elif time.monotonic() - heard > LEADER_LOST_S:
             lead = next(one for one in slot.seats if one.rank == leader)
-            raise LaunchError(f"{lead}, which leads, has not been heard from for {LEADER_LOST_S:.0f} s")
+            raise LaunchError(f"the leading slot, {lead}, has not been heard from for {LEADER_LOST_S:.0f} s")
