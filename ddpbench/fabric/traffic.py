@@ -102,7 +102,7 @@ def _run(flows: Sequence[TcpFlow], spaces: Spaces, ready: int) -> None:
         thread.join()
     if len(receivers) != len(flows):
         raise FabricError(
-            f"only {len(receivers)} of {len(flows)} connections were accepted in {_CONNECT_S:g} s"
+            f"the test of the emulated links made only {len(receivers)} of {len(flows)} connections in {_CONNECT_S:g} s"
         )
     # No thread sends before all are ready: on a machine overloaded by traffic, threads would start slowly.
     started = threading.Event()

@@ -68,5 +68,5 @@ def test_a_job_that_never_gets_on_keeps_nothing() -> None:
 )
 def test_times_that_are_none_are_refused(call: object) -> None:
     assert callable(call)
-    with pytest.raises(ValueError, match="is not positive"):
+    with pytest.raises(ValueError, match="must be positive"):
         call()

@@ -181,7 +181,9 @@ def test_a_process_that_the_constructor_forks_is_no_second_rank(
     assert descendants(server.pid) == []
     (rank,) = read_launch(directory).ranks
     assert [len(rank.of(kind)) for kind in (RankStart, Warmup, RankOutcome)] == [1, 1, 1]
-    assert "returned from the workload's code and was ended" in directory.log(0).read_text(encoding="utf-8")
+    assert "returned from the workload's code, so ddpbench ended it" in directory.log(0).read_text(
+        encoding="utf-8"
+    )
 
 
 CONTROLLER = """
