@@ -22,8 +22,8 @@ class RecordWriteError(Exception):
 def leave_forked() -> NoReturn:
     """End this process, a fork made by a rank's workload, because it has returned from the workload's code."""
     print(  # noqa: T201
-        f"ddpbench: process {os.getpid()}, which the workload forked, returned from the workload's code, so ddpbench ended it. "
-        "A forked process must end itself with os._exit, as those of multiprocessing do",
+        f"ddpbench: process {os.getpid()}, which the workload forked, returned from the workload's code, so "
+        "ddpbench ended it. A forked process must end itself with os._exit, as those of multiprocessing do",
         file=sys.stderr,
         flush=True,
     )
