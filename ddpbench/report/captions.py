@@ -150,7 +150,7 @@ def settings_apart(rows: Sequence[Row]) -> dict[str, str]:
 def marks_of(
     rows: Sequence[Row], missing: Mapping[str, str], *, ground: Sequence[Row] | None = None
 ) -> list[str]:
-    """Explain the figure's grey ground and hollow markers, if it has any, and name missing cases, in sentences.
+    """Return sentences that explain the figure's grey ground and hollow markers, and name missing cases.
 
     `missing` has the name and reason of each missing case, by case id. Grey ground is shading behind oversubscribed
     cases. `ground` holds the rows that decide whether the figure has it, by default `rows`.

@@ -92,8 +92,8 @@ def with_pictures(html: str, drawn: Sequence[DrawnPicture]) -> str:
     """Return the page with each placeholder replaced by the SVG of its picture.
 
     The placeholders' numbers count from 1. The SVGs are part of the page, so that their texts can be searched and
-    copied; their ids and rules are their own (`draw/slim.py`). If some characters were drawn as boxes in the files of
-    figures, a line below the page's heading lists them.
+    copied; each has its own ids and style rules (`draw/slim.py`). If some characters were drawn as boxes in the files
+    of figures, a line below the page's heading lists them.
     """
 
     def svg(place: re.Match[str]) -> str:

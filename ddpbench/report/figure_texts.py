@@ -47,8 +47,8 @@ def first_short(*titles: str) -> str:
 def fitted(picture: Picture) -> Picture:
     """Return the picture with a title and a caption that follow the rule.
 
-    A title that is too long is cut, for example because a case's name is long. The whole title then begins `reading`,
-    which also gets the sentences of the caption that do not fit beneath the picture.
+    A title that is too long is cut, for example because a case's name is long. `reading` then begins with the whole
+    title. It also gets the sentences of the caption that do not fit beneath the picture.
     """
     heading, whole = cut(picture.heading)
     caption, rest = beneath(picture.caption, picture.width_in)

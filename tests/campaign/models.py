@@ -611,7 +611,7 @@ def _strange() -> dict[str, Model]:
         "CheckpointedTwice": {
             "ddp": one_gradient,
             "zero1": one_gradient,
-            "fsdp": _skipped("FSDP's hooks missed the backward"),
+            "fsdp": _skipped("its hooks missed the backward"),
         },
         "NotContiguous": {"fsdp": _skipped("FSDP does not support non-contiguous parameters")},
         "Forces": {"fsdp": _skipped("a parameter was used after FSDP had freed it")},

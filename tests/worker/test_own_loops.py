@@ -72,7 +72,7 @@ def test_a_models_attribute_called_network_is_not_taken_for_the_model(network: A
     [
         ("AnotherModels", r"its optimizer has the parameters of another model than the one in training"),
         ("Part", r"leaves out 2 of the model's 4 trained parameters \(0\.weight, 0\.bias\)"),
-        ("Strange", r"its optimizer has 1 parameter that the model has not"),
+        ("Strange", r"its optimizer has 1 parameter that the model does not have"),
         (
             "Still",
             r"did not change 2 of the model's 4 parameters that have a gradient \(0\.weight, 0\.bias\)",

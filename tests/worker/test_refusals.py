@@ -78,7 +78,7 @@ REFUSED = [
     ("ZeroDim", "fsdp", "fully_shard doesn't support scalar parameters. Change temperature to a 1D tensor"),
     ("SyncBatchNorm", "ddp", "SyncBatchNorm expected input tensor to be on GPU"),
     ("SyncBatchNorm", "master", "SyncBatchNorm expected input tensor to be on GPU"),
-    ("CheckpointedTwice", "fsdp", "FSDP's hooks missed the backward"),
+    ("CheckpointedTwice", "fsdp", "its hooks missed the backward"),
     ("CheckpointedTwice", "ddp", "use_reentrant=False, or set options.ddp.static_graph = true"),
     ("CheckpointedTwice", "zero1", "use_reentrant=False, or set options.zero1.static_graph = true"),
     ("NotContiguous", "fsdp", "FSDP does not support non-contiguous parameters"),

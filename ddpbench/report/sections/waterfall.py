@@ -377,7 +377,7 @@ def _causes(fall: Fall) -> list[str]:
 
 
 def _largest(fall: Fall) -> list[str]:
-    """Return the largest loss, then the losses above 0 that cannot be told from it, as names."""
+    """Return the largest loss, then the losses above 0 that cannot be distinguished from it, as names."""
     rivals = sorted(fall.rivals, key=lambda name: -fall.weighed[name].value)
     sure = [name for name in rivals if (fall.weighed[name].low or 0.0) > 0 and name not in _UNEXPLAINED]
     return [fall.largest, *sure][:_MOST_NAMED]
