@@ -387,6 +387,17 @@ def layout_in_words(case: Case) -> str:
     return f"{counted(case.nodes, 'node')} x {counted(case.ranks_per_node, 'rank')}"
 
 
+def spelled_out(case: Case, word: str) -> str:
+    """Return a setting's word as in its first mention, which explains it.
+
+    A layout is written `1 node x 4 ranks`, and replicas of several ranks each are called a hybrid.
+    """
+    if word == layout_of(case):
+        return layout_in_words(case)
+    replicas = case.options.get("replicas", 1)
+    return f"{word} (hybrid)" if replicas != 1 and word == _assigned("replicas", replicas) else word
+
+
 def on_nodes(case: Case) -> str:
     """Return a phrase with a case's number of nodes: `on 2 nodes`."""
     return f"on {counted(case.nodes, 'node')}"

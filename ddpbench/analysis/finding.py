@@ -8,8 +8,7 @@ from typing import Literal
 
 from ddpbench.analysis.sentences import Sentence
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.judgement import CELLS
-from ddpbench.analysis.statistics.stats import shows_less, shows_more
+from ddpbench.analysis.statistics.judgement import CELLS, above_one, under_one
 from ddpbench.spec.grouping import Label
 
 MOST_BENEATH = 2
@@ -82,7 +81,7 @@ class Finding:
         low, high = self.ratio.low, self.ratio.high
         shown = low is not None and high is not None
         if shown and self.verdict != "equivalent":
-            shown = shows_less(self.ratio, 1) if self.verdict == "faster" else shows_more(self.ratio, 1)
+            shown = under_one(self.ratio) if self.verdict == "faster" else above_one(self.ratio)
         if not shown:
             raise ValueError(
                 f"the ratio {self.ratio} does not show the verdict {self.verdict!r}: {self.text}"

@@ -8,6 +8,7 @@ sentences or tables of a report disagree on two cases.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.interval import Interval
@@ -67,3 +68,13 @@ def rate_ratio(a: CaseRun, b: CaseRun, alpha: float = ALPHA) -> Interval | None:
     if found is None or found.rounds < MIN_ROUNDS or found.ratio.low is None or found.ratio.high is None:
         return None
     return Interval(value=1 / found.ratio.value, low=1 / found.ratio.high, high=1 / found.ratio.low)
+
+
+def joint_rate_ratio(a: CaseRun, b: CaseRun, count: int) -> Interval | None:
+    """Return A's samples/s divided by B's, with one of `count` intervals that hold at once (Bonferroni).
+
+    A claim's interval is used only if it is from as many comparisons or more. None as for `rate_ratio`.
+    """
+    claimed = a.claimed.get(b.case_id)
+    own = replace(a, claimed={}) if claimed is not None and claimed.comparisons < count else a
+    return rate_ratio(own, b, ALPHA / count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,16 @@ from typing import Any, Literal
 import pytest
 
 from ddpbench.analysis import Finding, summarize
-from ddpbench.analysis.findings.effects import ClaimedEffect, Opening, PairSide, opening_of
+from ddpbench.analysis.findings.all_claims import claims_answer
+from ddpbench.analysis.findings.effects import ClaimedEffect, Opening, PairSide, effects_of, opening_of
+from ddpbench.analysis.judging import joint_rate_ratio, judge_pair, rate_ratio
+from ddpbench.analysis.read.cases import read_cases
+from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.stats import ALPHA
 from ddpbench.analysis.summary import ClaimVerdict, DecidedClaim, HeldPair, PairVerdict
 from ddpbench.records import RunDir
+from ddpbench.records.plan import read_plan
 from ddpbench.spec import Budget, Case
 from ddpbench.spec.claims import PlannedClaim
 from tests.synthetic import MS, RankLaunch, case_of, processes_of, write_launch, write_plan, write_sessions
@@ -133,7 +140,7 @@ def test_steps_of_several_strategies_are_compared_by_length(tmp_path: Path) -> N
 
 def test_what_is_slower_than_one_rank_everywhere_is_said_in_the_answer(tmp_path: Path) -> None:
     text = first(tmp_path, {SINGLE: 10, DDP: 40, MASTER: 80}, claim("DDP wins", (DDP, MASTER), answers="yes"))
-    assert text.endswith("; all are slower than one rank (at least 1.9 times)."), text
+    assert text.endswith("; all are slower than one rank (at least 1.9 times for all at once)."), text
     said = first(
         tmp_path / "b", {SINGLE: 10, DDP: 12, MASTER: 80}, claim("DDP wins", (DDP, MASTER), answers="yes")
     )
@@ -148,12 +155,28 @@ def test_an_option_that_claims_compare_is_answered_with_its_best_value(tmp_path:
     small = claim("splitting helps", (two, one), (four, one), (eight, one))
     steps = {SINGLE: 10, DDP: 12, one: 30, two: 20, four: 16, eight: 18}
     said = answers(tmp_path / "best", steps, small)[0]
-    assert said.text.startswith("4 microbatches: pipeline trains 25."), said.text
-    assert "] faster than one rank; DDP is 33." in said.text
-    assert said.text.endswith("] faster than that.")
-    assert said.beneath[0] == "the claim holds"
+    assert said.text.startswith("4 microbatches: pipeline takes 33."), said.text
+    assert "] longer than DDP and trains 25." in said.text
+    assert said.text.endswith("] faster than one rank.")
+    assert re.fullmatch(
+        r"pipeline with microbatches=1 takes 50.\d % \[.*\] longer than one rank", said.beneath[0]
+    )
+    assert said.beneath[1] == "the claim holds"
     said = answers(tmp_path / "tied", {**steps, eight: 16.01}, small)[0]
-    assert said.text.startswith("4 or 8 microbatches (no difference shown): with "), said.text
+    assert said.text.startswith("4 or 8 microbatches (equivalent within 2 %): with "), said.text
+    loud = answers(tmp_path / "loud", {**steps, one: 20.1, eight: 16.2}, small, noise=0.01)[0]
+    assert loud.text.startswith("4 or 8 microbatches (no difference shown"), loud.text
+    tie = "no difference shown: it would have to exceed "
+    assert tie in loud.text or loud.beneath[1].startswith(f"between 4 and 8 microbatches {tie}")
+    assert re.fullmatch(
+        r"pipeline with microbatches=1: no cost over one rank is shown, at most [\d.]+ %", loud.beneath[0]
+    ), loud.beneath
+    gains = answers(tmp_path / "gains", {**steps, one: 18}, small)[0]
+    assert re.fullmatch(
+        r"pipeline with microbatches=1 trains 1\d.\d % \[.*\] faster than one rank", gains.beneath[0]
+    )
+    ahead = answers(tmp_path / "ahead", {**steps, DDP: 18}, small)[0]
+    assert re.search(r"pipeline is 12\..* faster than DDP and trains 25\.", ahead.text), ahead.text
     text = first(
         tmp_path / "slow", {case: 10 if case is SINGLE else 3 * step for case, step in steps.items()}, small
     )
@@ -231,3 +254,93 @@ def test_settings_that_are_equal_differ_by_at_most_the_further_end_of_the_interv
     assert (
         effect("ring", "b", "a", "equal").text(effect("master", "a", "b")) == "ring differs by at most 25 %"
     )
+
+
+def held(a: str, b: str, verdict: PairVerdict) -> HeldPair:
+    return HeldPair(a=a, b=b, a_name=a, b_name=b, place="", verdict=verdict)
+
+
+def decided(
+    kind: Literal["faster", "as fast"], verdict: ClaimVerdict, *pairs: HeldPair, answers: Any = None
+) -> DecidedClaim:
+    return DecidedClaim(
+        says="a",
+        source="",
+        answers=answers,
+        kind=kind,
+        margin=0.0,
+        of="throughput",
+        verdict=verdict,
+        pairs=pairs,
+        comparisons=1,
+    )
+
+
+def test_undecided_pairs_do_not_make_the_answer_depend() -> None:
+    shown = decided("faster", "holds", held("a", "b", "holds"), answers="yes")
+    unsure = decided("faster", "cannot tell", held("c", "d", "cannot tell"), answers="yes")
+    elsewhere = decided("faster", "does not hold", held("e", "f", "does not hold"))
+    assert opening_of([shown, unsure, elsewhere]) == "", "a claim that is not on the question"
+    part = decided("faster", "holds in part", held("a", "b", "holds"), held("c", "d", "cannot tell"))
+    assert opening_of([part]) == ""
+    assert opening_of([part, decided("as fast", "holds", held("e", "f", "holds"))]) == "", (
+        "another pair is equal"
+    )
+    assert opening_of([part, decided("as fast", "holds", held("d", "c", "holds"))]) == "it depends"
+    refuted = decided("faster", "does not hold", held("c", "d", "does not hold"), answers="yes")
+    assert opening_of([shown, refuted]) == "it depends"
+
+
+def test_an_effect_that_continues_another_stands_last_with_the_number_of_every_comparison(
+    tmp_path: Path,
+) -> None:
+    """No shortened effect follows that could be read as compared with its slower case."""
+
+    def hybrid(strategy: str, replicas: int) -> Case:
+        return case_of(strategy, 4, options_json=f'{{"replicas":{replicas}}}')
+
+    fsdp, pipeline = ([hybrid(name, count) for count in (2, 1)] for name in ("fsdp", "pipeline"))
+    steps = {SINGLE: 10, FOUR: 15, fsdp[0]: 12, fsdp[1]: 30, pipeline[0]: 13, pipeline[1]: 20}
+    claims = [
+        claim(str(number), pair, answers="yes")
+        for number, pair in enumerate([tuple(fsdp), tuple(pipeline), (fsdp[0], FOUR)])
+    ]
+    text = first(tmp_path, steps, *claims)
+    assert text.startswith("Yes: pipeline is 5"), text
+    assert "] faster with replicas=2 (hybrid) than with replicas=1; FSDP 2.5" in text, text
+    assert re.search(r"\] times as fast and 2[45]\.\d % \[[\d., ]+\] faster than DDP\.$", text), text
+
+
+def test_claims_on_cases_that_are_not_given_have_no_effect() -> None:
+    ratio = Interval(0.5, 0.4, 0.6)
+    one = decided("faster", "holds", replace(held("a", "b", "holds"), ratio=ratio, rounds=9))
+    text = Finding(kind="claim", text=sentence("a is faster"), evidence="claims", verdict="holds")
+    assert claims_answer([one], [text]) == text
+    assert effects_of([one], ()) == []
+
+
+def test_a_bound_on_all_cases_is_joint_also_where_claims_have_fewer_comparisons(tmp_path: Path) -> None:
+    """A claim's interval that is corrected for one comparison is too narrow to be one of three."""
+    steps = {SINGLE: 10, DDP: 40, MASTER: 80, FOUR: 90}
+    said = answers(tmp_path, steps, claim("one rank is faster", (SINGLE, DDP), answers="yes"), noise=0.02)
+    run = RunDir(tmp_path / "run")
+    cases = {one.case: one for one in read_cases(run, read_plan(run))}
+    base, ddp = cases[SINGLE], cases[DDP]
+    alone = judge_pair(ddp, base)
+    assert alone is not None
+    narrow = replace(ddp, claimed={base.case_id: alone})
+    of_three = rate_ratio(ddp, base, ALPHA / 3)
+    assert joint_rate_ratio(narrow, base, 3) == of_three == joint_rate_ratio(ddp, base, 3)
+    assert rate_ratio(narrow, base, ALPHA / 3) != of_three
+    wide = replace(alone, ratio=Interval(4.0, 1.1, 9.0), comparisons=3)
+    assert joint_rate_ratio(replace(ddp, claimed={base.case_id: wide}), base, 3) == Interval(
+        1 / 4, 1 / 9, 1 / 1.1
+    )
+    least = min(
+        found.low
+        for case in (DDP, MASTER, FOUR)
+        if (found := rate_ratio(base, cases[case], ALPHA / 3)) is not None and found.low is not None
+    )
+    bound = re.search(r"at least ([\d.]+) times for all at once", said[0].line)
+    assert bound is not None, said[0].line
+    assert least - 0.1 < float(bound[1]) <= least

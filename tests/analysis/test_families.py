@@ -79,16 +79,19 @@ def test_why_it_is_undecided_is_said_once_with_the_rounds_that_would_tell(tmp_pa
     summary = summary_of(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 12.1}, noise=0.05)
     low, _, high = in_table(summary, "ranks", MASTER.case_id)
     half = math.log(high / low) / 2
-    (why,) = [tag for tag in summary.conclusions.answer[0].tags if "rounds tell" in tag]
-    which = "6 rounds tell the ratio to master to ±"
-    assert why.startswith(which), "other pairs of the page may be known better"
-    found = re.search(r"±([\d.]+) %; ±2 % would take about ([\d,]+) rounds$", why)
+    answer = summary.conclusions.answer[0]
+    (why,) = [tag for tag in answer.tags if "would take about" in tag]
+    shown = re.search(r"it would have to be by over ([\d.]+) %\.$", answer.text)
+    assert shown is not None, answer.text
+    assert float(shown[1]) == pytest.approx(100 * math.expm1(half), abs=1.2), (
+        "master is the only other strategy"
+    )
+    found = re.fullmatch(r"±(2) % would take about ([\d,]+) rounds, of which 6 were made", why)
     assert found is not None, why
-    assert float(found[1]) == pytest.approx(100 * math.expm1(half), abs=1)
     needed = 6 * (half / math.log(1.02)) ** 2
     assert float(found[2].replace(",", "")) == pytest.approx(needed, rel=0.05)
     decided = summary_of(tmp_path / "decided", {SINGLE: 10, DDP: 12, MASTER: 14})
-    assert "rounds tell" not in decided.conclusions.answer[0].line
+    assert "would take about" not in decided.conclusions.answer[0].line
 
 
 def test_panels_share_the_error_in_every_topic(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -86,11 +87,9 @@ def test_a_claim_on_loaders_is_answered_by_the_case_that_waits_longest(tmp_path:
     waits = {case: (step, 0.0) for case, step in steps.items()}
     claim = claimed((every[0], every[1]), (every[2], every[3]), (every[4], every[5]))
     first = summary_of(tmp_path, waits, claims=[claim]).conclusions.answer[0]
-    assert first.text.startswith(
-        "It depends: without loader workers a step of Images (single at 1 rank) takes 3.0"
-    )
-    assert first.text.endswith(" times as long as from memory.")
-    assert first.beneath == ("the claim holds in part", "not shown to be input-bound: gpt:nano")
+    assert first.text.startswith("It depends: without loader workers a step of Images (single) takes 3.0")
+    assert first.text.endswith(" times as long as from memory; gpt:nano is not input-bound.")
+    assert first.beneath[0] == "the claim holds in part"
     yes = replace(claim, answers="yes", pairs=claim.pairs[:1])
     text = summary_of(tmp_path / "yes", waits, claims=[yes]).conclusions.answer[0].text
     assert text.startswith("Yes: "), "what a claim answers comes first"
@@ -98,8 +97,40 @@ def test_a_claim_on_loaders_is_answered_by_the_case_that_waits_longest(tmp_path:
     first = summary_of(tmp_path / "all", bound, claims=[claimed((every[0], every[1]))]).conclusions.answer[0]
     assert first.text.startswith("3.0")
     assert first.text.endswith(
-        " times as long as from memory takes a step of Images (single at 1 rank) without loader workers."
+        " times as long as from memory takes a step of Images (single) without loader workers."
     )
+
+
+def test_what_is_undecided_does_not_depend(tmp_path: Path) -> None:
+    """A workload that cannot be told input-bound or not does not contradict the other, and is named beneath."""
+    one, other = (case_of("single", 1, workload=name) for name in ("a/mine.py:Images", "gpt:nano"))
+    every = [replace(case, data=data) for case in (one, other) for data in ("memory", "loader")]
+    waits = {case: (step, 0.0) for case, step in zip(every, (2.0, 6.0, 10.0, 10.3), strict=True)}
+    claim = claimed((every[0], every[1]), (every[2], every[3]))
+    first = summary_of(tmp_path, waits, noise=0.03, claims=[claim]).conclusions.answer[0]
+    assert first.text.startswith("3."), first.text
+    assert "gpt:nano" not in first.text
+    assert first.beneath == ("undecided: gpt:nano", "the claim holds in part")
+
+
+@pytest.mark.parametrize(
+    ("two", "noise", "end"),
+    [
+        (5.9, 0.03, "; 2 loader workers do not suffice; whether they help is open."),
+        (4.0, 0.001, "; 2 loader workers help, but do not suffice."),
+        (6.1, 0.001, "; 2 loader workers do not suffice and do not help."),
+        (2.0, 0.001, "; 2 loader workers fix it."),
+    ],
+)
+def test_what_does_not_suffice_may_help(tmp_path: Path, two: float, noise: float, end: str) -> None:
+    """That too few workers are there is decided by the data in memory, that they help by the case without workers."""
+    one = case_of("single", 1, workload="a/mine.py:Images")
+    none, more = (replace(one, data="loader", loader_workers=count) for count in (0, 2))
+    memory = replace(one, data="memory")
+    waits = {memory: (2.0, 0.0), none: (6.0, 0.0), more: (two, 0.0)}
+    first = summary_of(tmp_path, waits, noise=noise, claims=[claimed((memory, none))]).conclusions.answer[0]
+    assert re.search(f"{end}$", first.text), first.text
+    assert "not fix" not in first.line
 
 
 def texts(summary: RunSummary) -> str:
@@ -147,7 +178,7 @@ def test_where_no_number_of_workers_mends_it_the_least_is_told(tmp_path: Path) -
     cases = {MEMORY: (10.0, 0.0), loaded(0): (14.0, 4.0), loaded(2): (12.0, 2.0)}
     summary = summary_of(tmp_path, cases, noise=0)
     assert "least: +20.0 % [+20.0, +20.0] with 2 loader workers" in texts(summary)
-    assert "; 2 loader workers do not fix it" in texts(summary)
+    assert "; 2 loader workers help, but do not suffice (" in texts(summary)
 
 
 def test_a_loader_that_costs_nothing_is_not_input_bound_however_long_it_waits(tmp_path: Path) -> None:

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import ast
+import math
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ddpbench.analysis.results import Compared
+from ddpbench.analysis.statistics.best import verdicts
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.judgement import Standing, is_faster, judged, longer, plain, takes_longer
+from ddpbench.analysis.statistics.judgement import (
+    RESOLUTION,
+    Standing,
+    Verdict,
+    is_faster,
+    judged,
+    longer,
+    longer_or_shorter,
+    plain,
+    shown_above,
+    takes_longer,
+)
 from tests.folders import modules_of
 
 ROOT = Path(__file__).parents[2]
@@ -94,3 +109,66 @@ def test_no_other_module_words_a_verdict() -> None:
         path: words for path in paths if path != owner and (words := written(path.read_text("utf-8")))
     }
     assert written('text = f"{a} against {b}: no significant difference"')
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [
+        (Interval(1.11129, 1.000006, 1.23496), "unresolved"),
+        (Interval(1.11129, 1.00099, 1.23496), "unresolved"),
+        (Interval(1.11129, 1.00101, 1.23496), "slower"),
+        (Interval(1.005, 1.0002, 1.0098), "equivalent"),
+        (Interval(1.005, 1.002, 1.008), "slower"),
+    ],
+)
+def test_no_verdict_rests_on_a_digit_that_is_not_printed(ratio: Interval, verdict: Verdict) -> None:
+    """An interval from 6e-6 above 1 shows no difference, and neither does its reciprocal."""
+    assert judged(ratio, 18).verdict == verdict
+    opposite = "faster" if verdict == "slower" else verdict
+    assert judged(ratio.reciprocal(), 18).verdict == opposite
+    log, half = math.log(ratio.value), math.log(ratio.value / (ratio.low or 1.0))
+    difference, width = np.array([[0.0, log], [-log, 0.0]]), np.array([[0.0, half], [half, 0.0]])
+    _, _, slower = verdicts(difference, width)
+    assert slower.tolist() == [verdict == "slower", False], "a family has the rule of a pair"
+
+
+def test_a_smaller_margin_is_its_own_resolution() -> None:
+    ratio = Interval(1.0006, 1.0004, 1.0008)
+    assert judged(ratio, 9, margin=0.0003).beyond
+    assert judged(ratio, 9, margin=RESOLUTION).verdict == "equivalent"
+
+
+def test_a_difference_that_is_not_shown_has_no_bound_of_zero() -> None:
+    assert longer_or_shorter(Interval(1.1, 0.98, 1.2)) == "20 % longer or 2.0 % shorter"
+    assert longer_or_shorter(Interval(1.1, 1.0004, 1.2)) == "20 % longer"
+    assert longer_or_shorter(Interval(0.9, 0.8, 0.9999)) == "20 % shorter"
+
+
+def test_what_would_be_shown_is_the_widest_half_width_and_the_resolution() -> None:
+    """The half-widths are 5 % and 10 % of the ratio; any ratio above 1.1 * 1.001 would be shown."""
+    wide = Interval(1.0, 1 / 1.1, 1.1)
+    assert shown_above([Interval(1.0, 1 / 1.05, 1.05), wide]) == "11 %"
+    assert shown_above([Interval(1.2, 1.2 / 1.05, 1.2 * 1.05)]) == "5.2 %"
+    assert shown_above([Interval(1.0)]) == ""
+    for factor, verdict in ((1.1, "unresolved"), (1.102, "slower")):
+        assert judged(wide.scaled(factor), 9).verdict == verdict
+
+
+def test_no_other_module_decides_whether_a_ratio_is_shown_to_differ_from_one() -> None:
+    """Else a finding could rest on a digit that the answer does not count."""
+    end = re.compile(r"(?<![<>=] )\b(low|high)( or [\d.a-z]+)?\)? *[<>]=? *1(\.0)?(?![\d.e<]| *[+/*-])")
+    for planted in ("if ratio.low > 1:", "(a.ratio.low or 0.0) <= 1]", "gain.high < 1", "one.low >= 1.0"):
+        assert end.search(planted)
+    analysis = ROOT / "ddpbench" / "analysis"
+    modules = (
+        *(analysis / "findings").rglob("*.py"),
+        *analysis.glob("*.py"),
+        analysis / "statistics" / "best.py",
+    )
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in modules
+        for line in path.read_text().splitlines()
+        if end.search(line)
+    ]
+    assert found == []

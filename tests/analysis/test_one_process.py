@@ -10,15 +10,20 @@ import pytest
 from scipy import stats as scipy_stats
 
 from ddpbench.analysis import RunSummary
+from ddpbench.analysis.findings.families import Families
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.statistics.correlation import widening_of
+from ddpbench.analysis.statistics.judgement import RESOLUTION
+from ddpbench.analysis.statistics.stats import ALPHA
 from ddpbench.cli.results import table
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from tests.analysis.test_findings import DDP, MASTER, SINGLE, summary_of
 from tests.frames import framed
+from tests.kept import REPORTS
 from tests.synthetic import case_of
 
+ROOT = Path(__file__).parents[2]
 THREADS = case_of("single", 1, threads_per_rank=2)
 
 
@@ -48,6 +53,18 @@ def test_ranks_are_told_against_one_process_with_as_many_threads(
     assert one.text in [
         one.text for one in summary.conclusions.answer
     ]  # the first question after "what do ranks buy"
+
+
+def test_the_two_families_of_quick_share_the_error_as_the_page_on_methods_says() -> None:
+    run = RunDir(REPORTS / "quick-two-cores-gloo")
+    families = Families(read_cases(run, read_plan(run)))
+    assert families.one_process is not None
+    page = " ".join((ROOT / "docs" / "method.md").read_text().split())
+    assert families.parts == 2
+    assert f"The probability of an error is at most `{ALPHA / families.parts:g}` in each of them." in page
+    assert f"only if its interval excludes 1 by more than `{RESOLUTION:g}`" in page
+    without = [one for one in read_cases(run, read_plan(run)) if one is not families.one_process[1]]
+    assert Families([one for one in without if one.case.threads_per_rank == 1]).parts == 1
 
 
 def test_what_is_not_decided_is_no_answer(tmp_path: Path) -> None:

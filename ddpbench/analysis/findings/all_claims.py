@@ -67,7 +67,7 @@ def claims_answer(
             for tag in _tags([one.tags for one in findings])
             if tag not in asked.tags and not isinstance(tag, Label)
         ]
-        return replace(asked, tags=(_counted(claims), *asked.tags, *more))
+        return replace(asked, tags=(*asked.tags, *more))
     if len(claims) == 1 and not effects:
         return findings[0]
     text, tags = fitting(_texts(claims)), _tags([one.tags for one in findings])
@@ -76,8 +76,8 @@ def claims_answer(
         ends = [f"; {below.clause}", ""] if below is not None else [""]
         text = fitting(
             f"{_joined(opening, effects[:count])}{end}"
-            for end in ends
             for count in range(len(effects), 0, -1)
+            for end in ends
         )
         missing = below is not None and below.clause not in text
         tags = chain([below.tag] if missing and below is not None else [], [_counted(claims)], tags)
@@ -101,15 +101,21 @@ def _on_settings(claims: Sequence[DecidedClaim], cases: Sequence[CaseRun]) -> Fi
         if held.a in by_id and held.b in by_id
     ]
     loaders = any(input_key(a) == input_key(b) for a, b in pairs)
-    found = inputs_answer(cases) if loaders else None
-    return found if found is not None else option_answer(cases, claims)
+    counted = [_counted(claims)]
+    found = inputs_answer(cases, counted) if loaders else None
+    return found if found is not None else option_answer(cases, claims, counted)
 
 
 def _joined(opening: Opening, effects: Sequence[ClaimedEffect]) -> str:
+    """Join the effects to a sentence, with `and` where an effect has the same faster case as the one before."""
     first, *others = effects
-    phrases = [first.text(leading=not opening)]
-    phrases += [one.text(before) for before, one in zip(effects, others, strict=False)]
-    return f"{opening}: {'; '.join(phrases)}" if opening else "; ".join(phrases)
+    text, before = first.text(leading=not opening), effects[0]
+    continued = False
+    for one in others:
+        same = one.continues(before)
+        text += f"{' and ' if same else '; '}{one.text(None if continued else before)}"
+        before, continued = one, same
+    return f"{opening}: {text}" if opening else text
 
 
 def _counted(claims: Sequence[DecidedClaim]) -> str:

@@ -9,8 +9,9 @@ compares frameworks with plain DDP, the answer is what they cost (`wrappers.py`)
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from types import MappingProxyType
 
 from ddpbench.analysis.checkpoints import SMALL_SHARE, checkpoint_costs
@@ -30,6 +31,7 @@ from ddpbench.analysis.findings.wording import (
     mostly_disturbed,
     name_of,
     one_bucket,
+    tied_words,
 )
 from ddpbench.analysis.findings.wrappers import wrappers_finding
 from ddpbench.analysis.invariants.checked import Violation
@@ -40,6 +42,7 @@ from ddpbench.analysis.statistics.judgement import (
     MARGIN_WORDS,
     Judgement,
     plain,
+    shown_above,
     takes_longer,
 )
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, rounds_for
@@ -128,7 +131,7 @@ def _to_use(choices: Sequence[Choice], panels: Sequence[Case]) -> Finding | None
         text=sentence(text),
         tags=(
             *places.labels(choices),
-            *_undecided_at_most(choices, places),
+            *_undecided_at_most(choices, places, text),
             *(mostly := mostly_disturbed(ranked)),
             *_limits(choices, places),
             *(one for one in conditions(ranked) if one not in mostly),
@@ -222,22 +225,14 @@ def _in_one(choice: Choice) -> str:
             else f"{ranks} train fastest with {spoken}"
         )
         every = listed([first or spoken, *kinds[1:]])
-        ends = (
-            f"{every} cannot be told apart",
-            f"not told apart: {every}",
-            f"{len(kinds)} kinds of it cannot be told apart",
-        )
+        ends = [
+            *tied_words(choice.ties, f" between {every}", f": {every}"),
+            f"{[*tied_words(choice.ties)][-1]}: {every}",
+            *tied_words(choice.ties, f" between {len(kinds)} kinds of it", f": {len(kinds)} kinds of it"),
+        ]
         return fitting(f"{start}; {end}" for end in ends)
-    if choice.tied and choice.chosen is reference_of(choice.ranked):
-        other = "strategy" if choice.chosen.case.strategy not in strategies else "other case"
-        return (
-            f"{gain}; no {other} is shown to be faster"
-            if gain
-            else f"no {other} is shown to be faster than {name} at {ranks}"
-        )
     if choice.tied:
-        start = gain or f"no strategy is shown to be faster than {name} at {ranks}"
-        return fitting(f"{start}; {words} may be as fast or faster" for words in _tied(choice))
+        return fitting(_tied(choice, name, ranks, gain, strategies))
     return fitting(f"{start}; {rest}" for rest in _rest(choice))
 
 
@@ -254,9 +249,22 @@ def _all_torch(choices: Sequence[Choice]) -> bool:
     return all(traits_of(one.chosen.case).engine == "torch" for one in choices)
 
 
-def _tied(choice: Choice) -> list[str]:
-    """Name the cases that may be as good as the chosen one, in texts of decreasing length."""
-    return [listed([called(run, choice.ranked) for run in choice.tied]), counted(len(choice.tied), "other")]
+def _tied(choice: Choice, name: str, ranks: str, gain: str, strategies: Collection[str]) -> Iterator[str]:
+    """Yield texts of decreasing length that call a choice among cases of several strategies a tie."""
+    names = [listed([called(run, choice.ranked) for run in choice.tied]), counted(len(choice.tied), "other")]
+    if choice.chosen is reference_of(choice.ranked) and any(
+        one.verdict != "equivalent" for one in choice.ties
+    ):
+        other = "strategy" if choice.chosen.case.strategy not in strategies else "other case"
+        shown = f"no {other} is shown to be faster"
+        start = f"{gain}; {shown}" if gain else f"{shown} than {name} at {ranks}"
+        if least := shown_above(one.ratio for one in choice.ties):
+            yield f"{start}: it would have to be by over {least}"
+        yield start
+        return
+    start = gain or f"no strategy is shown to be faster than {name} at {ranks}"
+    for which in names:
+        yield from (f"{start}; {tie}" for tie in tied_words(choice.ties, f" from {which}", f" to {which}"))
 
 
 def _rest(choice: Choice) -> list[str]:
@@ -276,21 +284,65 @@ def _rest(choice: Choice) -> list[str]:
 
 def _over_panels(choices: Sequence[Choice], places: _Places) -> str:
     """Say which case to use in each of several groups of comparable cases, in the longest text that fits."""
+    groups = _grouped(choices, places)
+    if len(groups) == 1:
+        ((name, world),) = groups
+        return _alike(name, world, choices, places)
+    if not any(_apart(one, other, places) for one, other in combinations(choices, 2)):
+        return _not_shown_to_depend(choices, places)
+    return fitting(f"it depends: {text}" for text in _uses(groups, places))
+
+
+def _uses(groups: Mapping[tuple[str, int], Sequence[Choice]], places: _Places) -> Iterator[str]:
+    """Yield texts of decreasing length that say which case to use in each group of choices."""
+    worlds = {world for name, world in groups if name != "one rank"}
+    ranks = f"at {counted(next(iter(worlds)), 'rank')} " if len(worlds) == 1 else ""
+    same = bool(ranks)
+    for short in (False, True):
+        parts = [_part(key, members, places, short=short, same=same) for key, members in groups.items()]
+        yield f"{ranks}use {'; '.join(parts)}"
+
+
+def _grouped(choices: Sequence[Choice], places: _Places) -> dict[tuple[str, int], list[Choice]]:
+    """Return the choices by the chosen case's name and number of ranks; the name is `one rank` where that is best."""
     groups: dict[tuple[str, int], list[Choice]] = {}
     for one in choices:
         key = ("one rank", 1) if one.loses else (places.name(one), one.world)
         groups.setdefault(key, []).append(one)
-    if len(groups) == 1:
-        ((name, world),) = groups
-        return _alike(name, world, choices, places)
-    worlds = {world for name, world in groups if name != "one rank"}
-    ranks = f"at {counted(next(iter(worlds)), 'rank')} " if len(worlds) == 1 else ""
-    same = bool(ranks)
-    parts = (
-        [_part(key, members, places, short=short, same=same) for key, members in groups.items()]
-        for short in (False, True)
+    return groups
+
+
+def _not_shown_to_depend(choices: Sequence[Choice], places: _Places) -> str:
+    """Say which case to use in those panels that are decided, if no two of them are shown to need different cases."""
+    decided = [one for one in choices if one.best or one.loses]
+    head = f"{len(decided)} of {places.total} {places.noun} {'is' if len(decided) == 1 else 'are'} decided"
+    return (
+        fitting(f"{head}: {text}" for text in _uses(_grouped(decided, places), places)) if decided else head
     )
-    return fitting(f"it depends: {ranks}use {'; '.join(part)}" for part in parts)
+
+
+def _apart(one: Choice, other: Choice, places: _Places) -> bool:
+    """Return whether each of two panels shows that the cases which may be best in the other are not best in it."""
+    mine, theirs = (_may_be_best(choice, places) for choice in (one, other))
+    return theirs <= _not_best(one, places) and mine <= _not_best(other, places)
+
+
+def _may_be_best(choice: Choice, places: _Places) -> set[tuple[str, int]]:
+    if choice.loses:
+        return {("one rank", 1)}
+    return {(called(run, places.family), choice.world) for run in (choice.chosen, *choice.tied)}
+
+
+def _not_best(choice: Choice, places: _Places) -> set[tuple[str, int]]:
+    """Return the cases that are shown not to be the best of a panel."""
+    best = () if choice.loses else (choice.chosen, *choice.tied)
+    unsure = choice.tied if choice.loses else ()
+    found = {
+        (called(run, places.family), choice.world)
+        for run in choice.ranked
+        if run not in best and run not in unsure
+    }
+    return found | ({("one rank", 1)} if choice.gains else set())
 
 
 def _part(
@@ -351,14 +403,15 @@ def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
     ]
 
 
-def _undecided_at_most(choices: Sequence[Choice], places: _Places) -> Iterator[str]:
+def _undecided_at_most(choices: Sequence[Choice], places: _Places, text: str) -> Iterator[str]:
+    """Yield tags on the least certain choice: its precision, unless `text` has it, and how far it may be off."""
     worst = max(
         (one for one in choices if one.most_behind), key=lambda one: one.most_behind or 0.0, default=None
     )
     if worst is None or worst.most_behind is None:
         return
     if worst.doubt is not None:
-        yield _undecided(worst, *worst.doubt)
+        yield _undecided(worst, *worst.doubt, short=(shown_above([worst.doubt[1].ratio]) or "none") in text)
     other = f"the fastest other's{places.where(worst)}"
     yield f"the step of {places.name(worst)} is at most {format_at_most(worst.most_behind - 1)} longer than {other}"
     if worst.doubt is not None:
@@ -421,22 +474,23 @@ def _named_as(choice: Choice) -> str:
     return "named as the fastest of those that cannot be told apart, by its mean"
 
 
-def _undecided(choice: Choice, other: CaseRun, doubt: Judgement) -> str:
+def _undecided(choice: Choice, other: CaseRun, doubt: Judgement, *, short: bool) -> str:
     """State the precision of the comparison with `other`, and the number of rounds needed to decide it.
 
-    The number assumes that further rounds scatter like the measured ones.
+    The number assumes that further rounds scatter like the measured ones. With `short`, the precision is left out.
     """
     low, high = doubt.ratio.low, doubt.ratio.high
     needed = rounds_for(doubt.ratio, doubt.rounds)
     assert low is not None
     assert high is not None
     assert needed is not None
-    known = format_at_most(math.sqrt(high / low) - 1)
     digits = 1 - math.floor(math.log10(needed))
-    return (
-        f"{counted(doubt.rounds, 'round')} tell the ratio to {called(other, choice.ranked)} to ±{known}; "
-        f"±{MARGIN_WORDS} would take about {round(needed, digits):,.0f} rounds"
-    )
+    wanted = f"±{MARGIN_WORDS} would take about {round(needed, digits):,.0f} rounds"
+    if short:
+        return f"{wanted}, of which {doubt.rounds} were made"
+    known = format_at_most(math.sqrt(high / low) - 1)
+    made, name = counted(doubt.rounds, "round"), called(other, choice.ranked)
+    return f"{made} tell the ratio to {name} to ±{known}, and {wanted}"
 
 
 _BY = {"plain": "by rank 0", "dcp": "by all ranks"}

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpbench.analysis.findings.wording import MOST_SHARED
-from ddpbench.analysis.judging import rate_ratio
+from ddpbench.analysis.judging import joint_rate_ratio
 from ddpbench.analysis.read.launches import CaseRun
-from ddpbench.analysis.statistics.stats import ALPHA
+from ddpbench.analysis.statistics.judgement import above_one
 from ddpbench.strategies.traits import traits_of
 from ddpbench.units import format_two_digits
 
@@ -18,28 +18,36 @@ from ddpbench.units import format_two_digits
 class BelowOne:
     """Cases of several ranks that are all shown to train slower than their base cases.
 
-    `least` is the smallest of the lower bounds of the base case's samples/s divided by a case's.
+    `measured` are the base case's samples/s divided by each case's. `least` is the smallest lower bound of these
+    ratios, whose intervals hold at once.
     """
 
-    cases: int
+    measured: tuple[float, ...]
     least: float
 
     @property
     def clause(self) -> str:
         """Return the remark for use at the end of an answer about these cases."""
-        return f"all are slower than one rank ({self._times})"
+        return f"all are slower than one rank ({self._bound})"
 
     @property
     def tag(self) -> str:
         """Return the remark for use beneath an answer."""
-        every = f"all {self.cases} cases" if self.cases > 1 else "the case"
-        are = "are" if self.cases > 1 else "is"
-        return f"{every} of several ranks {are} slower than one rank, which is {self._times} as fast"
+        several = len(self.measured) > 1
+        which = (
+            f"all {len(self.measured)} cases of several ranks are"
+            if several
+            else "the case of several ranks is"
+        )
+        ends = (format_two_digits(end) for end in (min(self.measured), max(self.measured)))
+        return f"{which} slower than one rank, which is {' to '.join(dict.fromkeys(ends))} times as fast, {self._bound}"
 
     @property
-    def _times(self) -> str:
+    def _bound(self) -> str:
+        """Return the bound, rounded down. Of several cases it says that it holds for all of them at once."""
         exponent = 1 - math.floor(math.log10(self.least))
-        return f"at least {format_two_digits(math.floor(self.least * 10**exponent) / 10**exponent)} times"
+        least = f"at least {format_two_digits(math.floor(self.least * 10**exponent) / 10**exponent)} times"
+        return f"{least} for all at once" if len(self.measured) > 1 else least
 
 
 def all_below_one(cases: Sequence[CaseRun]) -> BelowOne | None:
@@ -58,10 +66,13 @@ def all_below_one(cases: Sequence[CaseRun]) -> BelowOne | None:
     found = []
     for run in several:
         base, shared = by_id.get(run.baseline_id), run.shared_cores_share
-        rate = rate_ratio(run, base, ALPHA / len(several)) if base is not None else None
+        rate = joint_rate_ratio(run, base, len(several)) if base is not None else None
         if rate is None or rate.high is None or shared is None or shared >= MOST_SHARED:
             return None
-        if rate.high / (1 - shared) >= 1:
+        slower = rate.reciprocal().scaled(1 - shared)
+        if not above_one(slower) or slower.low is None:
             return None
-        found.append((1 - shared) / rate.high)
-    return BelowOne(cases=len(found), least=min(found)) if found else None
+        found.append((1 / rate.value, slower.low))
+    if not found:
+        return None
+    return BelowOne(measured=tuple(value for value, _ in found), least=min(low for _, low in found))

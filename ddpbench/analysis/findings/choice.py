@@ -21,7 +21,7 @@ from ddpbench.analysis.findings.wording import takes_another_path
 from ddpbench.analysis.judging import judge_pair, rate_ratio
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.judgement import Judgement, Standing
+from ddpbench.analysis.statistics.judgement import Judgement, Standing, above_one, under_one
 from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS
 from ddpbench.spec import Case, grouping
 from ddpbench.strategies.traits import traits_of
@@ -51,6 +51,8 @@ class Choice:
     """Other ranked cases that are shown to train fewer samples per second than one rank."""
     doubt: tuple[CaseRun, Judgement] | None
     """The case in `tied` whose comparison with `chosen` has the widest interval, and that comparison's judgement."""
+    ties: tuple[Judgement, ...]
+    """Judgements of the cases in `tied`, each compared with `chosen`."""
     unranked: tuple[tuple[CaseRun, str], ...]
     """Cases of the panel at the same number of ranks that could not be ranked, each with the reason."""
 
@@ -62,12 +64,12 @@ class Choice:
     @property
     def loses(self) -> bool:
         """Return whether the chosen case is shown to train fewer samples per second than one rank."""
-        return self.gain is not None and self.gain.high is not None and self.gain.high < 1
+        return self.gain is not None and under_one(self.gain)
 
     @property
     def gains(self) -> bool:
         """Return whether the chosen case is shown to train more samples per second than one rank."""
-        return self.gain is not None and self.gain.low is not None and self.gain.low > 1
+        return self.gain is not None and above_one(self.gain)
 
     @property
     def most_behind(self) -> float | None:
@@ -147,7 +149,7 @@ def _choice(
     taken, slower = picks[0], []
     for pick in picks[1:]:
         faster = rate_ratio(pick[0], taken[0], alpha)
-        if faster is not None and faster.low is not None and faster.low > 1:
+        if faster is not None and above_one(faster):
             slower.append(taken[0].case.world_size)
             taken = pick
     chosen, tied, found = taken
@@ -178,6 +180,7 @@ def _choice(
             key=lambda pair: (pair[1].ratio.high or 1.0) / (pair[1].ratio.low or 1.0),
             default=None,
         ),
+        ties=tuple(one for run in tied if (one := compared.judge(run, chosen)) is not None),
         unranked=tuple(_unranked(chosen, ranked, every)),
     )
 
@@ -211,7 +214,7 @@ def _pick(family: Sequence[CaseRun], compared: Families) -> _Pick | None:
     judged = [run for run in family if _stands(found, run)]
     if len(judged) < 2:
         return None  # no two cases have enough rounds in common
-    ahead = [run for run in judged if (found[run.case_id].ratio.low or 0.0) <= 1]
+    ahead = [run for run in judged if not above_one(found[run.case_id].ratio)]
     reference = reference_of(judged)
     fastest = min(judged, key=lambda run: found[run.case_id].ratio.value)
     chosen = reference if reference in ahead else fastest

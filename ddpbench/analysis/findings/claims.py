@@ -44,6 +44,7 @@ from ddpbench.analysis.statistics.judgement import (
     MARGIN,
     RATIO_THRESHOLD,
     Judgement,
+    above_one,
     is_faster,
     judged,
     longer,
@@ -51,6 +52,7 @@ from ddpbench.analysis.statistics.judgement import (
     signed,
     takes_longer,
     undecided,
+    under_one,
 )
 from ddpbench.analysis.statistics.stats import ALPHA, MIN_ROUNDS, Comparison, compare
 from ddpbench.analysis.statistics.timings import Timing
@@ -592,11 +594,10 @@ class _Words:
 
     def _within(self, ratio: Interval) -> str:
         """State the difference between two cases that count as equal, and the margin that the claim allows."""
-        low, high = ratio.low or 0.0, ratio.high or math.inf
         apart = f"step times differ by {signed(ratio)}"
-        if low > 1:
+        if above_one(ratio):
             apart = f"its step is {longer(ratio)} longer"
-        elif high < 1:
+        elif under_one(ratio):
             apart = f"its step is {longer(ratio.reciprocal())} shorter"
         return f"{apart}, {self._bound('inside')}"
 
@@ -617,7 +618,7 @@ class _Words:
         if held.verdict == "holds":
             return self._one.kind == "as fast"
         ratio = _ratio(held)
-        return (ratio.low or 0.0) <= 1 <= (ratio.high or math.inf)
+        return not (above_one(ratio) or under_one(ratio))
 
     def _undecided(self, ratio: Interval, *, named: bool = False) -> str:
         """Say what the interval leaves open.

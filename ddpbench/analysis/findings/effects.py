@@ -7,15 +7,22 @@ the effect of the first claim that decides it. Claims that answer the experiment
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.judgement import RATIO_THRESHOLD, is_faster, plain, takes_longer
+from ddpbench.analysis.statistics.judgement import (
+    RATIO_THRESHOLD,
+    above_one,
+    is_faster,
+    plain,
+    takes_longer,
+    under_one,
+)
 from ddpbench.analysis.summary import DecidedClaim, HeldPair
-from ddpbench.naming import Namer, layout_in_words, layout_of
+from ddpbench.naming import Namer, layout_of, spelled_out
 from ddpbench.spec import Case
 from ddpbench.spec.grouping import PANEL, SCALE, VARIANT
 from ddpbench.units import format_at_most
@@ -25,7 +32,7 @@ Opening = Literal["yes", "no", "it depends", ""]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairSide:
-    """Words for a case of a pair. `spelled` is for its first mention, where a layout is written `1 node x 4 ranks`."""
+    """Words for a case of a pair. `spelled` is for its first mention (`naming.spelled_out`)."""
 
     words: str
     spelled: str
@@ -56,6 +63,8 @@ class ClaimedEffect:
     """Words that distinguish the pair from the claim's other pairs; empty if it is the only one."""
     steps: bool = False
     """True if times per step are compared, and false for times per sample."""
+    fast_id: str = ""
+    """Id of the case that `fast` names."""
 
     def text(self, before: ClaimedEffect | None = None, *, leading: bool = False) -> str:
         """Return the effect as a phrase.
@@ -70,6 +79,8 @@ class ClaimedEffect:
             phrase = f"{self._both} cannot be told apart"
         elif self.kind == "equal":
             phrase = self._equal(before, leading=leading)
+        elif self.continues(before):
+            return f"{is_faster(self.ratio, than=True)} {self.slow.words}"
         elif self._follows(before):
             phrase = f"{self.common} {(takes_longer if self.steps else is_faster)(self.ratio)}"
         elif self.steps:
@@ -82,6 +93,16 @@ class ClaimedEffect:
         else:
             phrase = self._faster(leading=leading)
         return f"{phrase} for {self.place}" if self.place else phrase
+
+    def continues(self, before: ClaimedEffect | None) -> bool:
+        """Return whether the preceding effect has the same faster case, so that only the slower one is new."""
+        return (
+            before is not None
+            and before.kind == self.kind == "faster"
+            and before.fast_id == self.fast_id != ""
+            and not self.common
+            and not (before.steps or self.steps or before.place or self.place)
+        )
 
     def _equal(self, before: ClaimedEffect | None, *, leading: bool) -> str:
         low, high = self.ratio.low or 0.0, self.ratio.high or math.inf
@@ -140,22 +161,25 @@ def opening_of(claims: Sequence[DecidedClaim]) -> Opening:
     """Return what the claims answer to the experiment's question.
 
     A claim that holds gives the answer that it names. A claim that is refuted for any of its pairs gives the opposite.
-    The result is `yes` or `no` if all claims on the question give this answer. It is `it depends` if they give
-    different answers, or if some pairs show a claim on the question while others are refuted or shown to be equal.
-    Otherwise, also if the other pairs are merely undecided, it is empty.
+    The result is `yes` or `no` if all claims on the question give this answer. It is `it depends` if decided pairs
+    disagree: two claims on the question give different answers, or some pairs show a claim while others refute it or
+    are shown to be equal by another claim. Otherwise, also if the other pairs are merely undecided, it is empty.
     """
-    found = {_answer(one) for one in claims if one.answers is not None}
+    asked = [one for one in claims if one.answers is not None]
+    found = {_answer(one) for one in asked}
     if found == {True}:
         return "yes"
     if found == {False}:
         return "no"
-    partly = True in found or False in found or any(one.verdict == "holds in part" for one in claims)
-    against = any(
-        held.verdict == "does not hold" or (one.kind == "as fast" and held.verdict == "holds")
+    equal = {
+        frozenset((held.a, held.b))
         for one in claims
         for held in one.pairs
-    )
-    return "it depends" if {True, False} <= found or (partly and against) else ""
+        if one.kind == "as fast" and held.verdict == "holds"
+    }
+    votes = [_votes(one, equal) for one in asked or claims]
+    together = set[bool]().union(*votes) if asked else set[bool]()
+    return "it depends" if any(len(one) > 1 for one in (*votes, together)) else ""
 
 
 def _answer(claim: DecidedClaim) -> bool | None:
@@ -164,6 +188,20 @@ def _answer(claim: DecidedClaim) -> bool | None:
     if claim.verdict == "holds":
         return yes
     return not yes if any(held.verdict == "does not hold" for held in claim.pairs) else None
+
+
+def _votes(claim: DecidedClaim, equal: Collection[frozenset[str]]) -> set[bool]:
+    """Return what the decided pairs of a claim answer; `equal` are pairs that other claims show to be equal."""
+    yes = claim.answers != "no"
+    found = {
+        yes if held.verdict == "holds" else not yes for held in claim.pairs if held.verdict != "cannot tell"
+    }
+    if claim.verdict == "holds":
+        found.add(yes)
+    shown_equal = any(
+        held.verdict == "cannot tell" and frozenset((held.a, held.b)) in equal for held in claim.pairs
+    )
+    return found | ({not yes} if shown_equal and claim.kind == "faster" else set())
 
 
 def effects_of(
@@ -175,6 +213,10 @@ def effects_of(
     that support it. Empty if no claim is decided.
     """
     by_id = {run.case_id: run.case for run in cases}
+    claims = [
+        replace(one, pairs=tuple(held for held in one.pairs if {held.a, held.b} <= by_id.keys()))
+        for one in claims
+    ]
     sides = {case_id for claim in claims for held in claim.pairs for case_id in (held.a, held.b)}
     names = Namer(case for case_id, case in by_id.items() if case_id in sides)
     shown: dict[frozenset[str], ClaimedEffect] = {}
@@ -183,7 +225,21 @@ def effects_of(
             effect = _effect(claim, held, by_id[held.a], by_id[held.b], names)
             if effect.pair not in shown or shown[effect.pair].kind == "open":
                 shown[effect.pair] = effect  # keeps the place of the undecided effect
-    return list(shown.values()) if any(one.kind != "open" for one in shown.values()) else []
+    decided = any(one.kind != "open" for one in shown.values())
+    found = list(shown.values()) if decided else []
+    return found if opening == "no" else _continued_last(found)
+
+
+def _continued_last(effects: Sequence[ClaimedEffect]) -> list[ClaimedEffect]:
+    """Return the effects with the first that another one continues, and that one, at the end.
+
+    There no shortened effect can be read as continuing it too.
+    """
+    for first in effects:
+        for one in effects:
+            if one is not first and one.continues(first):
+                return [*(other for other in effects if other is not first and other is not one), first, one]
+    return list(effects)
 
 
 def _telling(claim: DecidedClaim, *, refuting: bool) -> list[HeldPair]:
@@ -208,14 +264,14 @@ def _telling(claim: DecidedClaim, *, refuting: bool) -> list[HeldPair]:
 
 def _effect(claim: DecidedClaim, held: HeldPair, a: Case, b: Case, names: Namer) -> ClaimedEffect:
     assert held.ratio is not None
-    ratio, low, high = held.ratio, held.ratio.low or 0.0, held.ratio.high or math.inf
+    ratio = held.ratio
     common = names.spoken_strategy(a) if a.strategy == b.strategy else ""
     first, second = _sides(claim, a, b, names)
     steps = claim.of == "step time"
     kind: Literal["faster", "growth", "equal", "open"] = "faster"
     if held.verdict == "cannot tell":
         kind = "open"
-    elif (claim.kind == "as fast" and held.verdict == "holds") or low <= 1 <= high:
+    elif (claim.kind == "as fast" and held.verdict == "holds") or not (above_one(ratio) or under_one(ratio)):
         kind = "equal"
     if steps and common and a.world_size != b.world_size and kind != "open":
         kind = "growth"
@@ -235,6 +291,7 @@ def _effect(claim: DecidedClaim, held: HeldPair, a: Case, b: Case, names: Namer)
         common=common,
         place=place,
         steps=steps,
+        fast_id=held.b if swapped else held.a,
     )
 
 
@@ -253,5 +310,5 @@ def _sides(claim: DecidedClaim, a: Case, b: Case, names: Namer) -> tuple[PairSid
 
 
 def _side(case: Case, words: Sequence[str]) -> PairSide:
-    spelled = [layout_in_words(case) if word == layout_of(case) else word for word in words]
+    spelled = [spelled_out(case, word) for word in words]
     return PairSide(words=", ".join(words), spelled=", ".join(spelled), layout=[*words] == [layout_of(case)])

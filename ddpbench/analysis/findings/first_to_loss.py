@@ -10,7 +10,7 @@ from ddpbench.analysis.findings.wording import called, fitting, launch_tags, lis
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.best import standings
-from ddpbench.analysis.statistics.judgement import plain
+from ddpbench.analysis.statistics.judgement import above_one, plain
 from ddpbench.analysis.statistics.stats import step_time
 from ddpbench.analysis.time_to_loss import loss_curves_of, to_loss
 from ddpbench.naming import ranks_of, workload_of
@@ -35,7 +35,7 @@ def first_to_loss(cases: Sequence[CaseRun]) -> Finding | None:
     found = standings({run.case_id: to_loss(run) for run in family})
     judged = [run for run in family if run.case_id in found and found[run.case_id].verdict != "too few"]
     names: list[str] = []
-    ahead = [run for run in judged if (found[run.case_id].ratio.low or 0.0) <= 1]
+    ahead = [run for run in judged if not above_one(found[run.case_id].ratio)]
     if not family:
         texts = [f"no case reached a loss of {target:g} in every launch"]
     elif len(family) == 1:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal
 
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.wording import fitting, launch_tags, listed, name_of
 from ddpbench.analysis.inputs import InputCase, InputGroup, input_groups
+from ddpbench.analysis.judging import judge_pairs
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import Sentence, sentence
 from ddpbench.analysis.shares import share_of_step
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.judgement import percent_of, signed, takes_longer
+from ddpbench.analysis.statistics.judgement import is_faster, percent_of, signed, takes_longer
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, shows_less
 from ddpbench.naming import Namer, ranks_of, workload_of
 from ddpbench.spec import grouping
+from ddpbench.strategies.traits import traits_of
 from ddpbench.units import counted
 
 MOST = 3
@@ -36,10 +38,15 @@ def input_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     return tuple([*found, *_without_twins(alone)][:MOST])
 
 
-def inputs_answer(cases: Sequence[CaseRun]) -> Finding | None:
+def inputs_answer(cases: Sequence[CaseRun], counted: Sequence[str] = ()) -> Finding | None:
     """Return the finding on the group of cases that waits longest for its input; None if no group is input-bound.
 
-    The groups that are not shown to be input-bound are named beneath it.
+    It depends only if another group is shown not to be input-bound. That group is named in the sentence if it fits, and
+    otherwise beneath it, as are groups that are undecided.
+
+    Args:
+        cases: the run's cases.
+        counted: tags to put after those on the other groups.
     """
     groups = _paired(cases)
     bound = [group for group in groups if group.bound]
@@ -47,28 +54,27 @@ def inputs_answer(cases: Sequence[CaseRun]) -> Finding | None:
         return None
     group = max(bound, key=_strength)
     first = group.bound[0]
-    run, others = first.run, [one for one in groups if not one.bound]
+    run = first.run
+    spared = [one for one in groups if _not_bound(one)]
+    unsure = [one for one in groups if not one.bound and one not in spared]
     names = Namer(member.run.case for one in groups for member in one.members)
-    waiting = {one.members[0].run.case.workload for one in bound}
-    spared = list(
-        dict.fromkeys(
-            names.workload(one.members[0].run.case)
-            for one in others
-            if one.members[0].run.case.workload not in waiting
-        )
-    )
-    who = f"{names.workload(run.case)} ({names.spoken_strategy(run.case)} at {ranks_of(run.case)})"
-    taken = f"a step of {who} takes {_longer(first.ratio)} from memory"
-    if not others:
-        taken = f"{_longer(first.ratio)} from memory takes a step of {who}"
-    head = f"it depends: {_how(first)} {taken}" if others else f"{taken} {_how(first)}"
+    who = f"{names.workload(run.case)} ({_strategy(run, names)})"
+    taken = f"{_how(first)} a step of {who} takes {_longer(first.ratio)} from memory"
+    if not spared:
+        taken = f"{_longer(first.ratio)} from memory takes a step of {who} {_how(first)}"
+    head, waiting = f"{'it depends: ' if spared else ''}{taken}", {_workload(one) for one in bound}
+    apart = _listed_groups(spared, names, waiting)
+    ends = [f"; {apart} {'is' if len(spared) == 1 else 'are'} not input-bound", ""] if spared else [""]
+    text = fitting(f"{head}{fixed}{end}" for end in ends for fixed in (*_fixed(group), ""))
     judged = [member.judged for member in group.loaded if member.judged is not None]
     return Finding(
         kind="inputs",
-        text=sentence(fitting([f"{head}{_fixed(group)}", head])),
+        text=sentence(text),
         tags=(
             *grouping.qualifiers(run.case),
-            *([f"not shown to be input-bound: {listed(spared)}"] if spared else []),
+            *([f"not input-bound: {apart}"] if spared and apart not in text else []),
+            *([f"undecided: {_listed_groups(unsure, names, waiting)}"] if unsure else []),
+            *counted,
             *_about_bound(group),
             *launch_tags(min(one.rounds for one in judged), max(one.comparisons for one in judged)),
         ),
@@ -77,6 +83,31 @@ def inputs_answer(cases: Sequence[CaseRun]) -> Finding | None:
         cases=tuple(member.run.case_id for member in group.members),
         ratio=first.ratio,
     )
+
+
+def _not_bound(group: InputGroup) -> bool:
+    """Return whether all cases of a group that load data are shown not to be input-bound."""
+    return all(member.verdict == "not input-bound" for member in group.loaded)
+
+
+def _workload(group: InputGroup) -> str:
+    return group.members[0].run.case.workload
+
+
+def _strategy(run: CaseRun, names: Namer) -> str:
+    """Return the strategy's name, with the number of ranks if it can have several."""
+    alone = traits_of(run.case).role == "base"
+    return f"{names.spoken_strategy(run.case)}{'' if alone else f' at {ranks_of(run.case)}'}"
+
+
+def _listed_groups(groups: Sequence[InputGroup], names: Namer, waiting: Collection[str]) -> str:
+    """Name the groups by their workloads, and by strategies where the workload is one of `waiting`."""
+    found: dict[str, None] = {}
+    for one in groups:
+        run = one.members[0].run
+        more = f" ({_strategy(run, names)})" if _workload(one) in waiting else ""
+        found[f"{names.workload(run.case)}{more}"] = None
+    return listed(list(found))
 
 
 def _paired(cases: Sequence[CaseRun]) -> list[InputGroup]:
@@ -117,7 +148,8 @@ def _sentence(group: InputGroup) -> Finding:
     more: tuple[str, ...] = ()
     verdict: Literal["slower", "equivalent", "unresolved"] = "unresolved"
     if group.bound:
-        verdict, end, more = "slower", f", is {_bound(group)}", tuple(_about_bound(group))
+        verdict, more = "slower", tuple(_about_bound(group))
+        end = fitting((f", is {text}" for text in _bound(group)), also=len(_said(run, "").split()))
     elif all(member.verdict == "not input-bound" for member in decided):
         verdict = "equivalent"
         end = f", is not input-bound: its step time differs by {gap} from that from memory"
@@ -136,27 +168,48 @@ def _sentence(group: InputGroup) -> Finding:
     )
 
 
-def _bound(group: InputGroup) -> str:
+def _bound(group: InputGroup) -> Iterator[str]:
     first = group.bound[0]
     text = f"input-bound {_how(first)}: a step takes {_longer(first.ratio)} from memory"
-    return f"{text}{_fixed(group)}"
+    yield from (f"{text}{end}" for end in _fixed(group))
 
 
-def _fixed(group: InputGroup) -> str:
-    """Return the end of a sentence on an input-bound group: how many loader workers fix it, as far as is known."""
+def _fixed(group: InputGroup) -> tuple[str, ...]:
+    """Return ends of decreasing length for a sentence on an input-bound group: whether loader workers fix it or help.
+
+    They say what is known. Workers that do not suffice may still be shown to help.
+    """
     first, fixing = group.bound[0], group.fixed_by
     if fixing is not None:
-        return f"; {_workers(fixing)} fix{'es' if fixing.run.case.loader_workers == 1 else ''} it"
+        return (f"; {_workers(fixing)} fix{'es' if fixing.run.case.loader_workers == 1 else ''} it",)
     if len(group.loaded) == 1:
-        return ""
+        return ("",)
     unsure = [member for member in group.loaded if member not in group.bound]
     if any(member.run.case.loader_workers > first.run.case.loader_workers for member in unsure):
-        return "; whether more workers fix it is open"
+        return ("; whether more workers fix it is open",)
     if unsure:
-        return f"; {_how(unsure[0])} this is open"
-    others = [member for member in group.bound if member is not first]
-    one = [member.run.case.loader_workers for member in others] == [1]
-    return f"; {_numbers(others)} loader worker{'' if one else 's'} do{'es' if one else ''} not fix it"
+        return (f"; {_how(unsure[0])} this is open",)
+    return _not_sufficing(first, [member for member in group.bound if member is not first])
+
+
+def _not_sufficing(first: InputCase, others: Sequence[InputCase]) -> tuple[str, ...]:
+    """Return what `_fixed` does if none of `others`, which have more workers than `first`, is shown to suffice."""
+    found = judge_pairs({member.run.case_id: (member.run, first.run) for member in others})
+    judged = [(member, found[member.run.case_id]) for member in others if member.run.case_id in found]
+    faster = [(member, one) for member, one in judged if one.verdict == "faster"]
+    single = [member.run.case.loader_workers for member in others] == [1]
+    who, does = f"{_numbers(others)} loader worker{'' if single else 's'}", "does" if single else "do"
+    if faster:
+        member, one = max(faster, key=lambda pair: pair[1].by.value)
+        where = "" if len(others) == 1 else f" {_how(member)}"
+        if len(faster) < len(others):
+            short = f"; {who} do not suffice, but {_numbers([other for other, _ in faster])} help"
+        else:
+            short = f"; {who} help{'s' if single else ''}, but {does} not suffice"
+        return f"; {who} {does} not suffice, but it is {is_faster(one.by)}{where}", short
+    if any(one.verdict in ("unresolved", "too few") for _, one in judged):
+        return (f"; {who} {does} not suffice; whether {'it helps' if single else 'they help'} is open",)
+    return (f"; {who} {does} not suffice and {does} not help",)
 
 
 def _about_bound(group: InputGroup) -> Iterable[str]:

@@ -17,7 +17,7 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.correlation import widened
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.judgement import Judgement, percent_of, plain
+from ddpbench.analysis.statistics.judgement import Judgement, above_one, percent_of, plain
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, by_pair, rounds_of_all, share
 from ddpbench.naming import ranks_of, workload_of
 from ddpbench.spec import grouping
@@ -112,7 +112,7 @@ def _lead(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> 
     if lead is None or what is None or when is None or not all(one.rounds for one in (lead, what, when)):
         return None
     interval = lead.ratio
-    if interval.value < _LEAST or interval.low is None or interval.low <= 1:
+    if interval.value < _LEAST or not above_one(interval):
         return None
     case = by[ddp].case
     links = virtual_words(case)
@@ -143,8 +143,7 @@ def _lead(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> 
 
 def _gains(part: Judgement) -> bool:
     """Return whether this part of the lead is shown to be a gain, because its interval is above 1."""
-    low = part.ratio.low
-    return part.rounds > 0 and low is not None and low > 1
+    return part.rounds > 0 and above_one(part.ratio)
 
 
 def _shares(by: Mapping[tuple[str, str], CaseRun], ring: _Pair, lead: _Pair) -> str:

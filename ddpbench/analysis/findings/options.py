@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.families import Families
 from ddpbench.analysis.findings.groups import grouped
-from ddpbench.analysis.findings.wording import conditions, fitting, launch_tags
+from ddpbench.analysis.findings.wording import conditions, fitting, launch_tags, tied_words
 from ddpbench.analysis.judging import rate_ratio
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
-from ddpbench.analysis.statistics.judgement import is_faster
+from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.judgement import EQUAL, above_one, is_faster, takes_longer, under_one
 from ddpbench.analysis.summary import DecidedClaim
 from ddpbench.naming import Namer
 from ddpbench.spec import grouping
 from ddpbench.strategies.traits import traits_of
-from ddpbench.units import series_of
+from ddpbench.units import format_at_most, series_of
 
 FEWEST_VALUES = 3
 
 
-def option_answer(cases: Sequence[CaseRun], claims: Sequence[DecidedClaim]) -> Finding | None:
+def option_answer(
+    cases: Sequence[CaseRun], claims: Sequence[DecidedClaim], counted: Sequence[str] = ()
+) -> Finding | None:
     """Return the finding that says which value of a numeric option trains fastest, and how fast.
 
-    It compares the fastest value with one rank and with the reference strategy. None if no claim compares two values of
-    one option, if fewer than `FEWEST_VALUES` values were measured, or if one rank is not shown to be slower.
+    It compares the fastest value with one rank and with the reference strategy. Beneath it stands what the smallest
+    value costs over one rank. None if no claim compares two values of one option, if fewer than `FEWEST_VALUES` values
+    were measured, or if one rank is not shown to be slower.
+
+    Args:
+        cases: the run's cases.
+        claims: the run's claims, decided.
+        counted: tags to put after that of the smallest value.
     """
     families = Families(cases)
     by_id = {run.case_id: run for run in cases}
@@ -39,31 +48,60 @@ def option_answer(cases: Sequence[CaseRun], claims: Sequence[DecidedClaim]) -> F
         best = min(judged, key=lambda run: standings[run.case_id].ratio.value)
         base = by_id.get(best.baseline_id)
         gain = rate_ratio(best, base) if base is not None else None
-        if gain is None or gain.low is None or gain.low <= 1:
+        if gain is None or not above_one(gain):
             continue
-        ahead = [run for run in judged if (standings[run.case_id].ratio.low or 0.0) <= 1]
-        values = sorted(run.case.options[key] for run in (ahead or [best]))
-        open_still = len(values) > 1
+        tied = [run for run in judged if run is not best and not above_one(standings[run.case_id].ratio)]
         name = Namer(run.case for run in cases).spoken_strategy(best.case)
-        with_best = f" (no difference shown): with {best.case.options[key]:g}, {name}"
-        which = with_best if open_still else f": {name}"
-        head = f"{series_of([f'{value:g}' for value in values], 'or')} {key}{which} trains"
-        ends = [f"; {rival}" for rival in _rival(best, cases, families)]
+        text, beneath = _sentence(best, tied, key, name, gain, [*_rival(best, cases, families), ""], families)
+        least = min(judged, key=lambda run: run.case.options[key])
+        cut = f"{name} with {key}={least.case.options[key]:g}"
         return Finding(
             kind="answer",
-            text=sentence(
-                fitting(f"{head} {is_faster(gain, than=True)} one rank{end}" for end in (*ends, ""))
-            ),
+            text=sentence(text),
             tags=(
                 *grouping.qualifiers(best.case),
+                *([] if least is best else _smallest(least, by_id, cut)),
+                *beneath,
+                *counted,
                 *conditions(judged),
                 *launch_tags(min(standings[run.case_id].rounds for run in judged)),
             ),
             evidence="strategies",
-            verdict="note" if open_still else "faster",
+            verdict="note" if tied else "faster",
             cases=tuple(run.case_id for run in (best, *(run for run in judged if run is not best))),
         )
     return None
+
+
+def _sentence(
+    best: CaseRun,
+    tied: Sequence[CaseRun],
+    key: str,
+    name: str,
+    gain: Interval,
+    rivals: Sequence[str],
+    families: Families,
+) -> tuple[str, list[str]]:
+    """Return the text of the answer, and a tag on the tie of several values if the text has no room for it.
+
+    Args:
+        best: the fastest case.
+        tied: the cases that are not shown to be slower.
+        key: the option.
+        name: the strategy's name.
+        gain: samples/s divided by those of one rank.
+        rivals: beginnings of a phrase that compares the case with the reference strategy.
+        families: the run's comparisons.
+    """
+    numbers = sorted(run.case.options[key] for run in (best, *tied))
+    values = [f"{number:g}" for number in numbers]
+    ties = [*tied_words([families.judge(run, best) for run in tied])]
+    with_best = f"with {best.case.options[key]:g}, {name}"
+    which = [f" ({tie}): {with_best}" for tie in ties] if tied else [f": {name}"]
+    head, gained = f"{series_of(values, 'or')} {key}", f"trains {is_faster(gain, than=True)} one rank"
+    text = fitting(f"{head}{tie} {rival}{gained}" for rival in rivals for tie in which)
+    beneath = [f"between {series_of(values, 'and')} {key} {ties[0]}"] if tied and ties[0] not in text else []
+    return text, beneath
 
 
 def _varied(cases: Sequence[CaseRun], claims: Sequence[DecidedClaim]) -> Iterator[tuple[list[CaseRun], str]]:
@@ -92,17 +130,36 @@ def _keys(members: Sequence[CaseRun]) -> list[str]:
 
 
 def _rival(best: CaseRun, cases: Sequence[CaseRun], families: Families) -> Iterator[str]:
-    """Yield phrases that compare the reference strategy with `best`, the longest first; none if it is undecided."""
+    """Yield beginnings of phrases that compare `best` with the reference strategy, the longest first."""
     for run in cases:
         if traits_of(run.case).role != "reference" or run.case.world_size != best.case.world_size:
             continue
-        found = families.judge(run, best)
-        if found is None or found.verdict not in ("faster", "slower"):
+        found = families.judge(best, run)
+        if found is None or found.verdict == "too few":
             continue
         name = Namer([run.case, best.case]).spoken_strategy(run.case)
-        if found.verdict == "faster":
-            yield f"{name} is {is_faster(found.by, than=True)} that"
-            yield f"{name} is faster than that"
+        if found.verdict == "slower":
+            yield f"takes {takes_longer(found.by, than=True)} {name} and "
+            yield f"is slower than {name} and "
+        elif found.verdict == "faster":
+            yield f"is {is_faster(found.by, than=True)} {name} and "
+        elif found.verdict == "equivalent":
+            yield f"is {EQUAL} to {name} and "
         else:
-            yield f"that is {is_faster(found.by, than=True)} {name}"
+            yield f"is not told apart from {name} and "
         return
+
+
+def _smallest(run: CaseRun, by_id: Mapping[str, CaseRun], name: str) -> Iterator[str]:
+    """Yield a tag that compares the smallest value of the option with one rank; `name` is the case's name."""
+    base = by_id.get(run.baseline_id)
+    rate = rate_ratio(run, base) if base is not None else None
+    if rate is None or rate.low is None:
+        return
+    if under_one(rate):
+        yield f"{name} takes {takes_longer(rate.reciprocal(), than=True)} one rank"
+    elif above_one(rate):
+        yield f"{name} trains {is_faster(rate, than=True)} one rank"
+    else:
+        most = 1 / rate.low - 1
+        yield f"{name}: no cost over one rank is shown{f', at most {format_at_most(most)}' if most > 0 else ''}"

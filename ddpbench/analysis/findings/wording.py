@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from ddpbench.analysis.network import beyond_formula_s
 from ddpbench.analysis.read.launches import CaseRun, Launch
 from ddpbench.analysis.read.pace import host_share, late_s
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.judgement import MARGIN, longer_or_shorter
+from ddpbench.analysis.statistics.judgement import (
+    EQUAL,
+    MARGIN,
+    Judgement,
+    longer_or_shorter,
+    shown_above,
+)
 from ddpbench.analysis.statistics.stats import mean_step_s
 from ddpbench.naming import Namer, curve_key, layout_of, ranks_of
 from ddpbench.records import ComparedQuantity
@@ -36,10 +42,10 @@ MOST_NAMES = 2
 """Largest number of cases that a sentence names. Others are counted."""
 
 
-def fitting(texts: Iterable[Text]) -> Text:
+def fitting(texts: Iterable[Text], *, also: int = 0) -> Text:
     """Return the longest text that is at most `MOST_WORDS` long, or the shortest if all are longer.
 
-    `texts` must be in order of decreasing length.
+    `texts` must be in order of decreasing length. `also` is the number of words that the sentence has besides.
 
     Raises:
         ValueError: `texts` is empty.
@@ -47,7 +53,7 @@ def fitting(texts: Iterable[Text]) -> Text:
     every = list(texts)
     if not every:
         raise ValueError("no text to choose from")
-    return next((text for text in every if len(text.split()) <= MOST_WORDS), every[-1])
+    return next((text for text in every if len(text.split()) + also <= MOST_WORDS), every[-1])
 
 
 def listed(names: Sequence[str]) -> str:
@@ -215,6 +221,27 @@ def undecided_all(ratios: Sequence[Interval]) -> str:
     return (
         f"at the widest {longer_or_shorter(Interval(value=ratios[0].value, low=min(lows), high=max(highs)))}"
     )
+
+
+def tied_words(judged: Iterable[Judgement | None], of: str = "", equal: str = "") -> Iterator[str]:
+    """Yield phrases of decreasing length that call cases a tie, from their judgements.
+
+    They are equivalent only if all judgements say so. Otherwise no difference is shown, and the text says how large a
+    difference would have to be to be shown.
+
+    Args:
+        judged: the judgements; None for two cases that are not compared.
+        of: words that follow `no difference`, such as ` from master`.
+        equal: words that follow `equivalent within 2 %`, such as ` to master`.
+    """
+    found = [one for one in judged if one is not None]
+    if found and all(one.verdict == "equivalent" for one in found):
+        yield f"{EQUAL}{equal}"
+        return
+    tie = f"no difference{f'{of} is' if of else ''} shown"
+    if least := shown_above(one.ratio for one in found):
+        yield f"{tie}: it would have to exceed {least}"
+    yield tie
 
 
 def takes_another_path(run: CaseRun) -> bool:

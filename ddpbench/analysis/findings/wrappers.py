@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.families import Families
@@ -11,8 +11,9 @@ from ddpbench.analysis.findings.wording import called, conditions, fitting, laun
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.judgement import MARGIN, MARGIN_WORDS, Judgement, longer
-from ddpbench.naming import ranks_of
+from ddpbench.naming import Namer, ranks_of
 from ddpbench.spec import grouping
+from ddpbench.spec.grouping import SCALE, VARIANT, Label
 from ddpbench.strategies.traits import traits_of
 from ddpbench.units import counted, format_at_most
 
@@ -75,26 +76,11 @@ def _finding(
     family = [reference, *(run for run, _ in judged)]
     slower = [one for one in judged if one[1].verdict == "slower"]
     slower.sort(key=lambda one: -one[1].ratio.value)
-    others = [found for _, found in judged if found.verdict != "slower"]
-    name, ranks = called(reference, family), ranks_of(reference.case)
-    kinds = f"{len(judged)} framework set-ups"
-    if slower:
-        head = f"{len(slower)} of {kinds} {'are' if len(slower) > 1 else 'is'} slower than {name} at {ranks}"
-    else:
-        head = f"no framework set-up (of {len(judged)}) is shown to be slower than {name} at {ranks}"
-    most = max((found.ratio.high or 1.0 for found in others), default=1.0) - 1
-    rest = ""
-    if others and most > 0:
-        bound = format_at_most(most)
-        of_others = f"others: no cost shown (up to {bound} possible)"
-        rest = f"; {of_others if slower else f'a step takes {bound} longer at most'}"
+    others = [one for one in judged if one[1].verdict != "slower"]
     full = [f"{called(run, family)} by {longer(found.ratio)}" for run, found in slower]
-    bare = [f"{called(run, family)} by {100 * (found.ratio.value - 1):.0f} %" for run, found in slower]
-    texts = [f"{head}{': ' if slower else ''}{', '.join(full)}{rest}"]
-    for count in range(len(slower), -1, -1):
-        left = [f"{counted(len(slower) - count, 'other')} by less"] if 0 < count < len(slower) else []
-        texts.append(f"{head}{': ' if count else ''}{', '.join([*bare[:count], *left])}{rest}")
-    text = fitting(texts)
+    texts = list(_texts(slower, others, reference, full))
+    text, ranks = fitting(texts), ranks_of(reference.case)
+    named = _names([run for run, _ in others], family)
     runs = [run for run, _ in judged]
     rounds = min(found.rounds for _, found in judged)
     return Finding(
@@ -106,13 +92,15 @@ def _finding(
                 for word in grouping.qualifiers(reference.case)
                 if all(word in grouping.qualifiers(run.case) for run in runs)
             ),
-            *([", ".join(full)] if slower and text != texts[0] else []),
+            *([] if f" at {ranks}" in text else [Label(ranks)]),
+            *_not_counted(left_out),
+            *([f"no cost shown: {named}"] if named and named not in text else []),
+            *([", ".join(full)] if slower and not all(one in text for one in full) else []),
             *(
                 f"the difference of {called(run, family)} may be under {MARGIN_WORDS}"
                 for run, found in slower
                 if (found.ratio.low or 1.0) < 1 + MARGIN
             ),
-            *_not_counted(left_out),
             *conditions([reference, *runs]),
             *launch_tags(rounds, comparisons),
         ),
@@ -120,6 +108,48 @@ def _finding(
         verdict="slower" if slower else "note",
         cases=tuple(run.case_id for run in (*runs, reference)),
     )
+
+
+def _texts(
+    slower: Sequence[tuple[CaseRun, Judgement]],
+    others: Sequence[tuple[CaseRun, Judgement]],
+    reference: CaseRun,
+    full: Sequence[str],
+) -> Iterator[str]:
+    """Yield texts of decreasing length: with all names and intervals, without intervals, and with fewer names."""
+    judged = [*slower, *others]
+    family = [reference, *(run for run, _ in judged)]
+    than, at = f"slower than {called(reference, family)}", f" at {ranks_of(reference.case)}"
+    head = f"{len(slower)} of {len(judged)} wrappers {'are' if len(slower) > 1 else 'is'} {than}"
+    if not slower:
+        head = f"no cost over {called(reference, family)}{at} is shown for {len(judged)} wrappers"
+    most = max((found.ratio.high or 1.0 for _, found in others), default=1.0) - 1
+    bound = f" (up to {format_at_most(most)})" if most > 0 else ""
+    named = f"{bound}: {_names([run for run, _ in others], family)}" if others else ""
+    if not slower:
+        yield f"{head}{named}"
+        yield f"{head}{bound}"
+        return
+    bare = [f"{called(run, family)} by {longer(found.ratio, bare=True)}" for run, found in slower]
+    for costs in (full, bare):
+        for where in (at, "") if named else ():
+            yield f"{head}{where}: {', '.join(costs)}; no cost shown{named}"
+    head = f"{head}{at}"
+    rest = f"; others: no cost shown{bound}" if others else ""
+    yield f"{head}: {', '.join(full)}{rest}"
+    for count in range(len(slower), -1, -1):
+        left = [f"{counted(len(slower) - count, 'other')} by less"] if 0 < count < len(slower) else []
+        yield f"{head}{': ' if count else ''}{', '.join([*bare[:count], *left])}{rest}"
+
+
+def _names(runs: Sequence[CaseRun], family: Sequence[CaseRun]) -> str:
+    """List all names, each strategy once, followed in brackets by what distinguishes its cases."""
+    names = Namer(run.case for run in family)
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        details = names.details(run.case, (*VARIANT, *SCALE))
+        found.setdefault(names.strategy(run.case), []).extend([", ".join(details)] if details else [])
+    return ", ".join(f"{name} ({', '.join(words)})" if words else name for name, words in found.items())
 
 
 def _not_counted(runs: Sequence[CaseRun]) -> list[str]:

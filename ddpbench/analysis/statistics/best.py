@@ -41,7 +41,14 @@ from scipy import special
 
 from ddpbench.analysis.statistics.correlation import widened
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.judgement import MARGIN, BestVerdict, Judgement, Standing, judged
+from ddpbench.analysis.statistics.judgement import (
+    MARGIN,
+    RESOLUTION,
+    BestVerdict,
+    Judgement,
+    Standing,
+    judged,
+)
 from ddpbench.analysis.statistics.stats import (
     ALPHA,
     MIN_ROUNDS,
@@ -54,6 +61,7 @@ from ddpbench.analysis.statistics.stats import (
 from ddpbench.analysis.statistics.timings import Timing, TimingKey
 
 _Array = NDArray[np.float64]
+_Shown = NDArray[np.bool_]
 _OWN = 0.2
 """Share of a family's error probability that goes to the intervals from a pair's own differences."""
 
@@ -164,7 +172,7 @@ def _told(
     if len(names) < 2:
         return {}
     low, high = (_largest(end) for end in ends)
-    best, good, slower = high < 0, high < math.log1p(margin), low > 0
+    best, good, slower = _shown(low, high, margin)
     found: dict[str, Standing] = {}
     for index, name in enumerate(names):
         others = np.where(rounds[index] >= MIN_ROUNDS, difference[index], -np.inf)
@@ -219,15 +227,21 @@ def _largest(differences: _Array) -> _Array:
     return found
 
 
-def verdicts(
-    difference: _Array, half: _Array, *, margin: float = MARGIN
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
+def verdicts(difference: _Array, half: _Array, *, margin: float = MARGIN) -> tuple[_Shown, _Shown, _Shown]:
     """Return which cases are shown to be best, within the margin of the best, and slower than the best.
 
     A case may be both within the margin and slower.
     """
-    low, high = bounds(difference, half)
-    return high < 0, high < math.log1p(margin), low > 0
+    return _shown(*bounds(difference, half), margin)
+
+
+def _shown(low: _Array, high: _Array, margin: float) -> tuple[_Shown, _Shown, _Shown]:
+    """Return which log ratios to the best of the others, from `low` to `high`, show best, as good, and slower.
+
+    A difference must exceed `RESOLUTION`, as for a pair (`judgement.judged`).
+    """
+    least = math.log1p(RESOLUTION)
+    return high < -least, high < math.log1p(margin), low > least
 
 
 def half_widths(logs: _Array, alpha: float = ALPHA) -> _Array:

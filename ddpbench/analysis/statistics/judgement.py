@@ -13,6 +13,12 @@ from ddpbench.units import decimals_apart, decimals_borne, format_at_most, forma
 MARGIN = 0.02
 """Differences of step time within 2 % are called equivalent."""
 MARGIN_WORDS = f"{100 * MARGIN:g} %"
+RESOLUTION = 0.001
+"""Smallest distance from 1 at which an end of a ratio's interval counts as different from 1.
+
+It is 0.1 %, the step of a percentage with one decimal. So no verdict rests on a digit that is not printed, such as that
+of an interval from just above 0 to 23 %.
+"""
 RATIO_THRESHOLD = 2.0
 """Smallest ratio of two step times that is printed as a ratio. Smaller ones are printed in per cent."""
 Verdict = Literal["faster", "slower", "equivalent", "unresolved", "too few"]
@@ -23,6 +29,19 @@ SLOWER: Final = "slower"
 CANNOT_TELL: Final = "cannot tell"
 TOO_FEW: Final = "too few"
 TOO_FEW_WORDS = "too few rounds"
+
+
+def above_one(ratio: Interval, least: float = RESOLUTION) -> bool:
+    """Return whether a ratio is shown to be above 1: its interval is, and by more than `least`, a fraction.
+
+    False if the interval is unknown.
+    """
+    return ratio.low is not None and ratio.low > 1 + least
+
+
+def under_one(ratio: Interval, least: float = RESOLUTION) -> bool:
+    """Return whether a ratio is shown to be below 1, as `above_one` shows it of the reciprocal."""
+    return ratio.high is not None and ratio.high < 1 / (1 + least)
 
 
 def percent_of(share: Interval, sign: str = "", *, bare: bool = False) -> str:
@@ -114,7 +133,21 @@ def longer_or_shorter(ratio: Interval) -> str:
     """
     assert ratio.low is not None
     assert ratio.high is not None
-    return f"{format_at_most(ratio.high - 1)} longer or {format_at_most(1 - ratio.low)} shorter"
+    ends = [f"{format_at_most(ratio.high - 1)} longer" if ratio.high > 1 else ""]
+    ends += [f"{format_at_most(1 - ratio.low)} shorter" if ratio.low < 1 else ""]
+    return " or ".join(filter(None, ends))
+
+
+def shown_above(ratios: Iterable[Interval]) -> str:
+    """State how much these ratios of step times must differ from 1 to be shown to differ, as in `5.1 %`.
+
+    This is the resolution of the widest interval, and of `RESOLUTION`. An empty text if no interval is known.
+    """
+    known = [one for one in ratios if one.low and one.high]
+    if not known:
+        return ""
+    widest = max(math.sqrt((one.high or 1.0) / (one.low or 1.0)) for one in known)
+    return format_at_most(widest * (1 + RESOLUTION) - 1)
 
 
 OPEN = "no significant difference"
@@ -182,17 +215,19 @@ CELLS = {"unresolved": CANNOT_TELL, "too few": TOO_FEW_WORDS}
 def judged(ratio: Interval, rounds: int, *, margin: float = MARGIN) -> Judgement:
     """Judge A compared with B, where `ratio` is A's step time divided by B's.
 
-    The ratio's interval must be from enough rounds.
+    The ratio's interval must be from enough rounds. A is faster or slower only if the interval excludes 1 by more than
+    `RESOLUTION`, or by more than a margin that is smaller.
     """
     if ratio.low is None or ratio.high is None:
         return Judgement(verdict="too few", ratio=ratio, rounds=rounds)
     inside = ratio.low > 1 / (1 + margin) and ratio.high < 1 + margin
-    beyond = ratio.high < 1 / (1 + margin) or ratio.low > 1 + margin
+    beyond = under_one(ratio, margin) or above_one(ratio, margin)
+    least = min(RESOLUTION, margin)
     bound = max(ratio.high, 1 / ratio.low) - 1
     verdict: Verdict
-    if ratio.high < 1:
+    if under_one(ratio, least):
         verdict = "faster"
-    elif ratio.low > 1:
+    elif above_one(ratio, least):
         verdict = "slower"
     else:
         verdict = "equivalent" if inside else "unresolved"
