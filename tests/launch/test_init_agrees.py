@@ -1619,19 +1619,24 @@ def test_a_class_has_the_data_of_the_training(
 
 
 @pytest.mark.parametrize(
-    ("put", "line", "does"),
+    ("put", "line", "does", "inner"),
     [
-        ({"TOP": CHANGED["tune top"]["TOP"], "BEFORE": "tune(CFG)", "RATE": "CFG['lr']"}, 18, "tune(CFG)"),
-        ({"MID": "optimizer.param_groups[0]['lr'] = 0.5"}, 19, "optimizer.param_groups[0]['lr'] = 0.5"),
-        ({"TOP": "LR = 0.1", "GUARD": "LR = 0.5", "RATE": "LR"}, 29, "LR = 0.5"),
+        (
+            {"TOP": CHANGED["tune top"]["TOP"], "BEFORE": "tune(CFG)", "RATE": "CFG['lr']"},
+            18,
+            "tune(CFG)",
+            " (line 15: `cfg['lr'] = 0.5`)",
+        ),
+        ({"MID": "optimizer.param_groups[0]['lr'] = 0.5"}, 19, "optimizer.param_groups[0]['lr'] = 0.5", ""),
+        ({"TOP": "LR = 0.1", "GUARD": "LR = 0.5", "RATE": "LR"}, 29, "LR = 0.5", ""),
     ],
 )
 def test_what_changes_a_value_is_named_with_its_line(
-    put: dict[str, str], line: int, does: str, tmp_path: Path
+    put: dict[str, str], line: int, does: str, inner: str, tmp_path: Path
 ) -> None:
     _, found = written(tmp_path, source_of(**put))
     assert f"...  # what line {line} does: {does}" in found.text
-    assert found.left == [f"optimizer(): do there what line {line} does: `{does}`."]
+    assert found.left == [f"optimizer(): do there what line {line} does: `{does}`{inner}."]
 
 
 def test_each_method_with_a_changed_value_is_to_be_filled_in(tmp_path: Path) -> None:

@@ -218,9 +218,11 @@ def test_what_a_script_does_once_before_the_loop_is_no_part_of_a_step(
     found = written_class(read_script(path))
     line = lines_of(path, "setup()")[0]
     if once and not before:
+        where = f"line {lines_of(path, 'WEIGHT = [0.5]')[0]}"
         assert (
-            f"loss(): have it train with what line {line} does once, before the loop: `setup()`."
+            f"loss(): use what line {line} sets once, before the loop: `setup()` ({where}: `WEIGHT = [0.5]`)."
             in found.left
         )
-        assert f"...  # have it train with what line {line} does once, before the loop: setup()" in found.text
+        done = f"what line {line} sets once, before the loop: setup() ({where}: WEIGHT = [0.5])"
+        assert f"...  # use {done}" in found.text
     assert any("in place of this loss()" in each for each in found.text.splitlines()) is not once

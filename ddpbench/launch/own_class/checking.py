@@ -126,6 +126,8 @@ def _stored(body: list[ast.stmt]) -> set[str]:
             found |= {each.asname or each.name.partition(".")[0] for each in node.names}
         elif isinstance(node, ast.ExceptHandler) and node.name:
             found.add(node.name)
+        elif isinstance(node, ast.pattern):
+            found |= set(_patterns(node))
         todo += children(node)
     return found
 
@@ -136,6 +138,8 @@ class _Flow:
     def __init__(self, bound: set[str], stored: set[str], known: frozenset[str]) -> None:
         self.bound, self.stored, self.known = bound, stored, known
         self.own = bound | stored
+        self.outer = frozenset(bound)
+        """The names that are bound outside of the visited function."""
         self.problems: list[str] = []
         self.loops = 0
         """The number of enclosing loops."""
@@ -158,6 +162,14 @@ class _Flow:
             node, ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.Try | ast.If
         ):
             self._compound(node)
+        elif isinstance(node, ast.Match):
+            self._match(node)
+        elif isinstance(node, ast.Nonlocal):
+            self.problems += [
+                f"line {node.lineno} lets a nested function set `{name}`, which the method does not have"
+                for name in node.names
+                if name not in self.outer
+            ]
         elif isinstance(node, ast.Continue | ast.Break) and not self.loops:
             self.problems.append(f"`{ast.unparse(node)}` is outside any loop of the method")
         elif isinstance(node, ast.Import | ast.ImportFrom):
@@ -168,6 +180,17 @@ class _Flow:
             for child in children(node):
                 if isinstance(child, ast.expr):
                     self.expression(child)
+
+    def _match(self, node: ast.Match) -> None:
+        self.expression(node.subject)
+        for case in node.cases:
+            self.bound |= set(_patterns(case.pattern))
+            for each in walk(case.pattern):
+                if isinstance(each, ast.expr):
+                    self.expression(each)
+            if case.guard is not None:
+                self.expression(case.guard)
+            self.block(case.body)
 
     def _definition(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
         if isinstance(node, ast.ClassDef):
@@ -266,6 +289,15 @@ class _Flow:
             self.problems.append(f"`{name}` is read before anything is assigned to it")
         elif not ({name, "*"} & self.known or hasattr(builtins, name) or name in ("__file__", "__name__")):
             self.problems.append(f"`{name}` is a name that the module does not have")
+
+
+def _patterns(node: ast.AST) -> Iterable[str]:
+    """Yield the names that a pattern of a `match` binds."""
+    for each in walk(node):
+        if isinstance(each, ast.MatchAs | ast.MatchStar) and each.name:
+            yield each.name
+        elif isinstance(each, ast.MatchMapping) and each.rest:
+            yield each.rest
 
 
 def _arguments(found: ast.arguments) -> list[str]:

@@ -14,6 +14,7 @@ from ddpbench.launch.own_class.script import (
     first_name,
     here,
     in_step,
+    is_super,
     last_name,
     place_of_node,
 )
@@ -269,6 +270,10 @@ class _Collected:
                 for each in getattr(node, name, []):
                     self.block(each.body if isinstance(each, ast.ExceptHandler) else [each])
             return
+        if isinstance(node, ast.Match) and place_of_node(node) not in self.of.taken.places:
+            for case in node.cases:
+                self.block(case.body)
+            return
         self._settings(node)
         if isinstance(node, ast.Assign) and "'OMP_NUM_THREADS'" in ast.unparse(node.targets[0]):
             self.of.setting("base.threads_per_rank", node.value, self.scope, node.lineno)
@@ -345,12 +350,14 @@ class _Collected:
             return False
         receiver = call.func.value
         if isinstance(receiver, ast.Name) and receiver.id == "self" and self.scope.own is not None:
-            return call.func.attr in {getattr(each, "name", "") for each in self.scope.own.body}
+            return self.of.script.method(self.scope.own, call.func.attr) is not None
+        if self.scope.own is not None and is_super(receiver):
+            return self.of.script.inherited(self.scope.own, call.func.attr) is not None
         made = last_name(self.of.tracer.trace(receiver, self.scope).node)
         found = self.of.script.classes.get(made)
         if found is None or made in self.of.used:
             return False
-        return call.func.attr in {getattr(each, "name", "") for each in found.body}
+        return self.of.script.method(found, call.func.attr) is not None
 
     def _group(self, node: ast.AST, calls: list[ast.Call]) -> str:
         text = ast.unparse(node)

@@ -6,17 +6,21 @@ import ast
 import builtins
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ddpbench.launch.own_class.bindings import Binding, Path, Scope, Tests, key_of
 from ddpbench.launch.own_class.dropped import names_read
+from ddpbench.launch.own_class.local_modules import LocalModules, attributes_changed, changes_module
 from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
 from ddpbench.launch.own_class.models import DATASETS
 from ddpbench.launch.own_class.script import (
     MODULES,
     FunctionNode,
+    Script,
     first_name,
     here,
     in_step,
+    is_super,
     last_name,
     place_of_node,
 )
@@ -146,7 +150,7 @@ _DONE = frozenset(
 """Methods that a strategy or a sweep replaces, or that change nothing that a step computes."""
 HARMLESS_METHODS = _PARTS | _READS | _DONE | MOVES
 _MAKERS = frozenset(
-    {"add_argument", "set_defaults", "parse_args"}
+    {"TensorDataset", "ConcatDataset", "add_argument", "set_defaults", "parse_args"}
     | {"DataLoader", "DistributedDataParallel", "DDP", "DataParallel", "FullyShardedDataParallel", "FSDP"}
     | {"setup", "setup_module", "setup_dataloaders", "prepare_model", "prepare_data_loader", "initialize"}
     | {"fully_shard", "convert_sync_batchnorm", "deepcopy", "copy", "random_split", "Subset", "prepare"}
@@ -234,6 +238,15 @@ class Effect:
     at: ast.stmt | ast.expr
     """The call or statement, within `node`, that has the effect."""
 
+    def changes_only(self, names: set[str]) -> bool:
+        """Return whether a statement changes only objects that have one of `names`."""
+        if isinstance(self.at, ast.Call):
+            method = isinstance(self.at.func, ast.Attribute)
+            changed = [self.at.func] if method else arguments_of(self.at)
+        else:
+            changed = list(_targets(self.at)) if isinstance(self.at, ast.stmt) else []
+        return bool(changed) and all(first_name(each) in names for each in changed)
+
     @property
     def text(self) -> str:
         """The statement's source in one line.
@@ -301,6 +314,7 @@ class Effects:
         self.reads = names | names_read(tracer.script, names)
         """The names that the generated class reads, directly or through the functions and classes that it uses."""
         self.loaders = loaders
+        self.modules = LocalModules(tracer.script)
         self._busy: set[tuple[int, frozenset[str]]] = set()
         self._seen: set[tuple[int, str]] = set()
         self._functions = {
@@ -401,8 +415,11 @@ class Effects:
             return found or self._instance(func, scope)
         if not isinstance(func, ast.Attribute):
             return self._instance(func, scope)
-        if isinstance(func.value, ast.Name) and func.value.id == "self" and scope.own is not None:
+        if scope.own is not None and key_of(func.value) == "self":
             return self._method(scope.own.name, func.attr) or self._instance(func, scope)
+        if scope.own is not None and is_super(func.value):
+            inherited = self.tracer.script.inherited(scope.own, func.attr)
+            return Scope(inherited[1], scope.own) if inherited is not None else None
         if isinstance(func.value, ast.Name) and func.value.id in self.tracer.script.classes:
             return self._method(func.value.id, func.attr)
         made = self.tracer.trace(func.value, scope)
@@ -414,13 +431,10 @@ class Effects:
         return self._method(last_name(made), "__call__") if isinstance(made, ast.Call) else None
 
     def _method(self, owner: str, name: str) -> Scope | None:
-        found = self.tracer.script.classes.get(owner)
-        if found is None:
-            return None
-        for each in found.body:
-            if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name == name:
-                return Scope(each, found)
-        return None
+        script = self.tracer.script
+        own = script.classes.get(owner)
+        found = script.method(own, name) if own is not None else None
+        return Scope(found[1], own) if found is not None else None
 
     def _in(
         self, where: _Where, end: tuple[int, int] = _NOWHERE, body: list[ast.stmt] | None = None
@@ -528,22 +542,63 @@ class Effects:
                 return part
             if own:
                 taint["self"] = receiver
-        if called is not None:
-            return self._inside(called, taint)
+        inner = self._inside(called, taint) if called is not None else self._elsewhere(call, where.scope)
+        if called is not None or inner:
+            return inner
         if receiver or (isinstance(func, ast.Name) and self._part(func, where)):
             return ""  # the forward pass of a module
-        given = [each for each in self._arguments(call) if self._part(each, where) not in ("", LOCAL)]
+        given = [each for each in arguments_of(call) if self._part(each, where) not in ("", LOCAL)]
         pure = not given or self._is_pure(call, name)
         if pure or (name in ("setattr", "delattr") and given[0] is not call.args[0]):
             return HELD if not given and self._may_change(call, name, where) else ""
         return self._part(given[0], where)
+
+    def _elsewhere(self, call: ast.Call, scope: Scope) -> str:
+        """Return `step` if a function or method outside the script may change what the generated class reads."""
+        func, own = call.func, scope.own
+        if (
+            isinstance(func, ast.Attribute)
+            and own is not None
+            and (key_of(func.value) == "self" or is_super(func.value))
+        ):
+            method = self.modules.inherited(own, func.attr)
+            named = (
+                func.attr.startswith("__") or self._is_known(func.attr) or key_of(func) in self._set_in(own)
+            )
+            unknown = not named and self.modules.has_unknown_base(own)
+            changes = unknown if method is None else bool(attributes_changed(method) & self._attributes)
+            return "step" if changes else ""
+        function = self.modules.function(func)
+        if function is None or not changes_module(function):
+            return ""
+        module = self.modules.module_of(first_name(func))
+        return "step" if any(self.modules.module_of(name) == module for name in self.reads) else ""
+
+    @cached_property
+    def _attributes(self) -> set[str]:
+        """The attributes of `self` that functions on the call path to the training loop read."""
+        return {
+            each.attr
+            for scope, _ in self.trunk.values()
+            for each in walk(scope.node)
+            if isinstance(each, ast.Attribute) and key_of(each.value) == "self"
+        }
+
+    def _set_in(self, own: ast.ClassDef) -> set[str]:
+        """Return the attributes that methods of a class set, as `self.x`."""
+        nodes = (node for each in self.tracer.script.lineage(own) for node in walk(each))
+        return {
+            key_of(each)
+            for each in nodes
+            if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) and key_of(each)
+        }
 
     def _may_change(self, call: ast.Call, name: str, where: _Where) -> bool:
         """Return whether an unknown function may change a model.
 
         It may if it gets an object that contains a model, or if it is called as an item of a loop, like a callback.
         """
-        func, arguments = call.func, self._arguments(call)
+        func, arguments = call.func, arguments_of(call)
         bound = self.tracer.bindings(where.scope).get(name, []) if isinstance(func, ast.Name) else []
         if not arguments:
             return any(each.kind == "item" for each in bound)
@@ -561,7 +616,7 @@ class Effects:
         if not isinstance(made.node, ast.Call) or last_name(made.node) not in self.tracer.script.classes:
             return False
         inner = replace(where, scope=made.scope, taint={})
-        return any(self._part(each, inner, whole=False) for each in self._arguments(made.node))
+        return any(self._part(each, inner, whole=False) for each in arguments_of(made.node))
 
     def _by_receiver(
         self, call: ast.Call, of: ast.expr, receiver: str, where: _Where, *, own: bool
@@ -630,10 +685,6 @@ class Effects:
             pairs += [(rest.arg, each) for each in call.args[len(called.node.args.args) - first :]]
         pairs += [(each.arg, each.value) for each in call.keywords if each.arg]
         return {name: part for name, value in pairs if (part := self._part(value, where))}
-
-    def _arguments(self, call: ast.Call) -> list[ast.expr]:
-        given = [*call.args, *(each.value for each in call.keywords)]
-        return [each.value if isinstance(each, ast.Starred) else each for each in given]
 
     def _is_pure(self, call: ast.Call, name: str) -> bool:
         if isinstance(call.func, ast.Name) and name in _BUILTINS:
@@ -804,7 +855,7 @@ class Effects:
             return self._part(node.func.value, where, depth + 1, whole=whole)
         if name in _GIVES or name in ("zip", "enumerate"):
             return next(
-                filter(None, (self._part(e, where, depth + 1, whole=whole) for e in self._arguments(node))),
+                filter(None, (self._part(e, where, depth + 1, whole=whole) for e in arguments_of(node))),
                 "",
             )
         called = self._functions.get(name) if isinstance(node.func, ast.Name) else None
@@ -875,6 +926,53 @@ def _statements(body: list[ast.stmt], tests: Tests) -> Iterator[tuple[ast.stmt, 
             yield from _statements([*each.body, *inner, *each.orelse, *each.finalbody], tests)
         else:
             yield each, [each], tests
+
+
+def arguments_of(call: ast.Call) -> list[ast.expr]:
+    """Return the positional arguments of a call, then those by name. An argument `*rest` counts as `rest`."""
+    given = [*call.args, *(each.value for each in call.keywords)]
+    return [each.value if isinstance(each, ast.Starred) else each for each in given]
+
+
+def causes_of(node: ast.AST, script: Script, depth: int = 0) -> Iterator[ast.stmt]:
+    """Yield the statements that set a global, an attribute or an entry in the functions that a node calls.
+
+    Only functions and methods of the script count.
+    """
+    for call in (each for each in walk(node) if isinstance(each, ast.Call)):
+        functions = _called_by(call, script)
+        if len(functions) != 1 or depth > _DEEPEST:
+            continue
+        body = functions[0].body
+        outer = {name for e in here(body) if isinstance(e, ast.Global | ast.Nonlocal) for name in e.names}
+        for each in here(body):
+            if isinstance(each, ast.stmt) and any(_is_outer(target, outer) for target in _targets(each)):
+                yield each
+        for each in body:
+            yield from causes_of(each, script, depth + 1)
+
+
+def _called_by(call: ast.Call, script: Script) -> list[FunctionNode]:
+    """Return the functions of the script that a call may run, by the last part of the called name."""
+    name = last_name(call)
+    if isinstance(call.func, ast.Name):
+        return [script.functions[name]] if name in script.functions else []
+    return [each for _, each in script.methods() if each.name == name]
+
+
+def _is_outer(target: ast.expr, outer: set[str]) -> bool:
+    """Return whether an assignment sets one of the names `outer`, an attribute or an entry."""
+    return (
+        target.id in outer
+        if isinstance(target, ast.Name)
+        else isinstance(target, ast.Attribute | ast.Subscript)
+    )
+
+
+def names_set(node: ast.stmt) -> set[str]:
+    """Return the names, and the last names of attributes, that a statement sets."""
+    parts = {each for target in _targets(node) for each in (first_name(target), last_name(target))}
+    return parts - {"", "self"}
 
 
 def _targets(node: ast.stmt) -> Iterator[ast.expr]:

@@ -16,6 +16,7 @@ from ddpbench.launch.own_class.steps import (
     before_backward,
     carried,
     is_effect,
+    named_losses,
     needed_for,
     no_effect,
     without_moves,
@@ -84,6 +85,7 @@ class LoopMethods(Reading):
         if loop.call is not None and _returns_loss(loop):
             return self._call(loop, loop.call)
         statements = without_moves(self.body, loop.body_scope, self.tracer, self.batch.drawn)
+        statements = named_losses(statements)
         loss = _loss_name(statements)
         ending = _Ending(loop.body_scope, self.tracer)
         statements = [ending.visit(each) for each in statements]
@@ -115,12 +117,34 @@ class LoopMethods(Reading):
         if any("self.batches" in ast.unparse(each) for each in made):
             self.kept["batches"] = ast.Constant(0)
             made += ast.parse("self.batches += 1").body
+            self._note_count(loop)
         if loss and _made_in_pieces(kept, loss):
             self.notes.append(
                 f"step() returns only the last `{loss}` of its loop, not the loss of the whole batch."
             )
+        if not loss:
+            lines = [each.lineno for each in walk(ast.Module(kept, [])) if is_backward(each)]  # type: ignore[attr-defined]
+            where = f"line {min(lines)} calls backward() on it, " if lines else ""
+            renderer.missing["loss"] = f"{where}in a function that the step calls"
         made.append(ast.Return(ast.Name(loss or "loss", ast.Load())))
         return self._method("step", ("model", "batch", "optimizer"), renderer, self._opened(made))
+
+    def _note_count(self, loop: TrainingLoop) -> None:
+        """Record that the script's number of a batch begins at 0 in each epoch, unless only its remainder matters."""
+        counts = self._counts(loop)
+        nodes = [each for part in self.body for each in walk(part)]
+        reads = {id(each) for each in nodes if isinstance(each, ast.Name) and each.id in counts}
+        rest = {
+            id(inner)
+            for each in nodes
+            if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mod)
+            for inner in walk(each.left)
+        }
+        if reads - rest:
+            self.notes.append(
+                f"The script's `{next(iter(counts))}` begins at 0 in each epoch; the class counts batches on in "
+                "`self.batches`."
+            )
 
     def _note_reads(self, loop: TrainingLoop, kept: list[ast.stmt] | list[ast.AST]) -> None:
         """Record which of the script's objects the `kept` statements read, and which names they both bind and read."""

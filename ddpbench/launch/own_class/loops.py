@@ -226,8 +226,11 @@ def _trains(tracer: Tracer, loop: ast.For | ast.AsyncFor | ast.While, scope: Sco
         for each in in_step([function])
     ):
         return None  # an epoch in a nested function, in which its loop is found
-    if any(is_backward(node) for node in in_step(nested)):
-        return TrainingLoop(loop, scope, [*nested, *loop.body], scope)
+    body = _without_nonlocal(loop.body, nested)
+    if body is None and any(is_backward(node) for node in in_step(nested)):
+        body = loop.body
+    if body is not None:
+        return TrainingLoop(loop, scope, [*_nested(scope, body), *body], scope)
     for node in here(loop.body):
         if not isinstance(node, ast.Call):
             continue
@@ -284,6 +287,76 @@ def _inlined(body: list[ast.stmt], call: ast.Call, function: FunctionNode) -> li
         return None
     renamed = [_Renamed(given).visit(deepcopy(each)) for each in function.body]
     return [*body[:place], *renamed, *body[place + 1 :]]
+
+
+def _without_nonlocal(body: list[ast.stmt], nested: list[ast.stmt]) -> list[ast.stmt] | None:
+    """Return a loop's statements with the statements of its step, a nested function that sets outer variables.
+
+    Return None if there is no such function, or if its statements cannot replace its call.
+    """
+    steps = [
+        each
+        for each in nested
+        if isinstance(each, ast.FunctionDef)
+        and any(isinstance(e, ast.Nonlocal) for e in here(each.body))
+        and any(map(is_backward, here(each.body)))
+    ]
+    calls = [
+        (place, each)
+        for place, statement in enumerate(body)
+        for each in walk(statement)
+        if isinstance(each, ast.Call) and any(last_name(each) == step.name for step in steps)
+    ]
+    if len(steps) != 1 or len(calls) != 1:
+        return None
+    (step,), ((place, call),) = steps, calls
+    statement = body[place]
+    inlined = _statements_of(step, call, [each for each in body if each is not statement])
+    if inlined is None or not isinstance(statement, ast.Expr | ast.Assign | ast.AugAssign):
+        return None
+    if statement.value is not call:
+        return None
+    made, returned = inlined
+    if isinstance(statement, ast.Expr):
+        return [*body[:place], *made, *body[place + 1 :]]
+    if returned is None:
+        return None
+    last = deepcopy(statement)
+    last.value = returned
+    return [*body[:place], *made, last, *body[place + 1 :]]
+
+
+def _statements_of(
+    function: ast.FunctionDef, call: ast.Call, others: list[ast.stmt]
+) -> tuple[list[ast.stmt], ast.expr | None] | None:
+    """Return what a call of a function does, as statements and the returned expression.
+
+    Return None if statements cannot replace the call, because of its arguments, other returns, or names of `others`.
+    """
+    names = parameters_of(function)
+    given = dict(zip(names, call.args, strict=False)) | {e.arg: e.value for e in call.keywords if e.arg}
+    nodes = list(here(function.body))
+    stores = {e.id for e in nodes if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
+    outer = {name for e in nodes if isinstance(e, ast.Nonlocal | ast.Global) for name in e.names}
+    used = {e.id for each in others for e in walk(each) if isinstance(e, ast.Name)}
+    returns = [each for each in nodes if isinstance(each, ast.Return)]
+    last = function.body[-1]
+    taken = {e.id for each in given.values() for e in walk(each) if isinstance(e, ast.Name)}
+    if (
+        set(given) != set(names)
+        or stores & (set(names) | (used | taken) - outer)
+        or function.decorator_list
+        or not all(map(_is_path, given.values()))
+        or any(each is not last for each in returns)
+    ):
+        return None
+    renamed = [
+        _Renamed(given).visit(deepcopy(each))
+        for each in function.body
+        if not isinstance(each, ast.Nonlocal | ast.Return)
+    ]
+    value = last.value if isinstance(last, ast.Return) else None
+    return renamed, _Renamed(given).visit(deepcopy(value)) if value is not None else None
 
 
 def _is_path(node: ast.expr) -> bool:

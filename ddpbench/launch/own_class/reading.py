@@ -11,7 +11,7 @@ from ddpbench.launch.own_class.bindings import Path
 from ddpbench.launch.own_class.checking import problems_of
 from ddpbench.launch.own_class.draws import is_another
 from ddpbench.launch.own_class.hanging import hanging, read_by
-from ddpbench.launch.own_class.loops import follow_training, training_loops, trains_at_import
+from ddpbench.launch.own_class.loops import TrainingLoop, follow_training, training_loops, trains_at_import
 from ddpbench.launch.own_class.models import is_module, models_of
 from ddpbench.launch.own_class.parts import EntryValues, parts_of
 from ddpbench.launch.own_class.rendering import EPOCH, Renderer, ReplacedValue, Roles
@@ -22,6 +22,7 @@ from ddpbench.launch.own_class.tracing import Origin, Tracer, returned_by
 from ddpbench.launch.own_class.trees import walk
 from ddpbench.launch.own_class.updates import Updates, pieces_of, updates_of
 from ddpbench.launch.own_class.variables import Variables
+from ddpbench.launch.own_class.walrus import without_kept_walrus
 from ddpbench.launch.own_class.writes import Writes
 
 WANTED = {
@@ -73,8 +74,7 @@ class Reading:
         if self.loop is not None:
             follow_training(self.tracer, self.loop)
         self.batch = batch_of(self.tracer, self.loop) if self.loop else Batch(None, (), None, None)
-        self.body = settled(self.loop.body, self.loop.body_scope, self.tracer) if self.loop else []
-        self.body = with_methods(self.body, self.loop.body_scope, script) if self.loop else []
+        self.body = self._statements(self.loop) if self.loop else []
         self.updates = updates_of(self.tracer, self.body, self.loop.body_scope) if self.loop else Updates()
         self.pieces: ast.expr | None = None
         """The number of pieces of a step's batch, if a strategy can do the splitting."""
@@ -96,6 +96,11 @@ class Reading:
         """The names that the module has after its import, with its training below a guard."""
         self.hanging = hanging(self.tracer, self.variables, self._keys_of_class(), self.ends)
         """The module-level names of the script's model or optimizer, and of what is made from them."""
+
+    def _statements(self, loop: TrainingLoop) -> list[ast.stmt]:
+        """Return a step's statements, without branches that the script does not take."""
+        plain = without_kept_walrus(self.script, loop, settled(loop.body, loop.body_scope, self.tracer))
+        return with_methods(plain, loop.body_scope, self.script)
 
     def _take_pieces(self) -> None:
         found = pieces_of(self.body) if self.loop else None

@@ -160,11 +160,19 @@ class _Pass(ast.NodeTransformer):
         return node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        own = [e.id for e in here(node.body) if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)]
-        with_inner = self._with([*parameters_of(node), *own])
-        node.body = [with_inner.visit(each) for each in node.body]
+        nodes = list(here(node.body))
+        outer = {name for each in nodes if isinstance(each, ast.Nonlocal) for name in each.names}
+        own = {e.id for e in nodes if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
+        with_inner = self._with([*parameters_of(node), *sorted(own - (outer & self.to.counters))])
+        made = [with_inner.visit(each) for each in node.body]
+        node.body = [each for each in made if not isinstance(each, ast.Pass)] or [ast.Pass()]
         self.to.local.add(node.name)
         return node
+
+    def visit_Nonlocal(self, node: ast.Nonlocal) -> ast.AST:
+        """Remove the names that become attributes of `self`."""
+        node.names = [name for name in node.names if name not in self.to.counters]
+        return node if node.names else ast.copy_location(ast.Pass(), node)
 
     def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
@@ -275,7 +283,7 @@ class _Pass(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         if isinstance(node.ctx, ast.Store | ast.Del):
-            if node.id in self.to.counters:
+            if node.id in self.to.counters - self.hidden:
                 return ast.Attribute(ast.Name("self", ast.Load()), counted_as(node.id), node.ctx)
             if node.id not in self.hidden:
                 self.to.local.add(node.id)
@@ -518,7 +526,19 @@ class _Pass(ast.NodeTransformer):
             f"in the script, {ast.unparse(found.node)}" if found.node is not node else "as in the script"
         )
         comment += f", in {where}()" if where and found.node is node else ""
+        comment += self._lines_of(node)
         return self._lacking(name, comment, found.key if found.node is not node else ast.unparse(node))
+
+    def _lines_of(self, node: ast.expr) -> str:
+        """Return which lines set an attribute of `self`, or compute it if it is a property; empty for other nodes."""
+        own = self.scope.own
+        if own is None or not isinstance(node, ast.Attribute) or key_of(node) != f"self.{node.attr}":
+            return ""
+        method = self.tracer.script.method(own, node.attr)
+        if method is not None:
+            return f"; line {method[1].lineno} computes it at each read"
+        lines = sorted({each.lineno for each in self.tracer.writes.sets_of(own, node.attr)})  # type: ignore[attr-defined]
+        return f"; set in line{'s' * (len(lines) > 1)} {series_of(list(map(str, lines)))}" if lines else ""
 
     def _lacking(self, name: str, comment: str, key: tuple[int, Path] | str) -> ast.expr:
         """Return a unique name for a value that the user has to fill in."""

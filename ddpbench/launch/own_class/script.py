@@ -49,6 +49,28 @@ class Script:
         bases = [last_name(base) for base in found.bases] if found else []
         return any(base in roots or (base != name and self.derives(base, roots)) for base in bases)
 
+    def lineage(self, own: ast.ClassDef) -> list[ast.ClassDef]:
+        """Return a class and the classes of the script that it derives from, the nearest first."""
+        found = [own]
+        for each in found:
+            bases = (self.classes.get(last_name(base)) for base in each.bases)
+            found += [base for base in bases if base is not None and base not in found]
+        return found
+
+    def method(self, own: ast.ClassDef, name: str) -> tuple[ast.ClassDef, FunctionNode] | None:
+        """Return the method that objects of a class have under a name, after its class; None if the script has none."""
+        for each in self.lineage(own):
+            for made in each.body:
+                if isinstance(made, ast.FunctionDef | ast.AsyncFunctionDef) and made.name == name:
+                    return each, made
+        return None
+
+    def inherited(self, own: ast.ClassDef, name: str) -> tuple[ast.ClassDef, FunctionNode] | None:
+        """Return the method that `super()` has under a name in a class, as `method` does."""
+        bases = (self.classes.get(last_name(base)) for base in own.bases)
+        found = (self.method(base, name) for base in bases if base is not None)
+        return next((each for each in found if each is not None), None)
+
     def is_overridden(self, own: ast.ClassDef, name: str) -> bool:
         """Return whether a class that derives from `own` defines the attribute or method `name`."""
         return any(
@@ -172,6 +194,11 @@ def first_name(node: ast.AST) -> str:
     while isinstance(node, ast.Attribute | ast.Call | ast.Subscript | ast.Starred):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def is_super(node: ast.AST) -> bool:
+    """Return whether a node is a call of `super`."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
 
 
 def required(function: FunctionNode) -> list[str]:

@@ -45,7 +45,8 @@ class Sites:
         self.names = names & self.script.importable
         """The module's names that the generated class reads directly."""
         self._called = {id(each) for each in self._reached(self.names)}
-        self._body = {id(each) for body in (loop.body, [loop.node]) for part in body for each in walk(part)}
+        nodes = [each for body in (loop.body, [loop.node]) for part in body for each in walk(part)]
+        self._body = {id(same) for each in nodes for same in (each, variables.original(each))}
 
     def _holds(self, block: ast.If, statement: ast.stmt) -> bool | None:
         """Return whether a statement in a branch of an `if` runs with the script's defaults; None if unknown."""

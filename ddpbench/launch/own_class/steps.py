@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from ddpbench.launch.own_class.bindings import Scope
 from ddpbench.launch.own_class.loops import is_backward
 from ddpbench.launch.own_class.rendering import moved_only
-from ddpbench.launch.own_class.script import Script, first_name, here, last_name, place_of_node
+from ddpbench.launch.own_class.script import Script, first_name, here, in_step, last_name, place_of_node
 from ddpbench.launch.own_class.tracing import Tracer
 from ddpbench.launch.own_class.trees import walk
+from ddpbench.launch.own_class.updates import is_part_of_update
 
 _CONTEXTS = ("accumulate", "no_sync", "set_detect_anomaly", "profile", "record_function", "join")
 _BLOCKS = (
@@ -157,6 +158,28 @@ def before_backward(body: list[ast.stmt]) -> Before | None:
     return None
 
 
+def named_losses(body: list[ast.stmt]) -> list[ast.stmt]:
+    """Return a step's statements, with a name for each loss that a statement computes and calls `backward` on."""
+    taken = {each.id for each in in_step(body) if isinstance(each, ast.Name)}
+    name = next(each for each in ("loss", "loss_", "loss_of_batch") if each not in taken)
+    found: list[ast.stmt] = []
+    for each in body:
+        call = each.value if isinstance(each, ast.Expr) else None
+        receiver = (
+            call.func.value if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) else None
+        )
+        if is_backward(call or each) and isinstance(receiver, ast.Call) and last_name(receiver) != "scale":
+            again = deepcopy(each)
+            assert isinstance(again, ast.Expr)
+            assert isinstance(again.value, ast.Call)
+            assert isinstance(again.value.func, ast.Attribute)
+            again.value.func.value = ast.copy_location(ast.Name(name, ast.Load()), receiver)
+            found += [ast.copy_location(ast.Assign([ast.Name(name, ast.Store())], receiver), each), again]
+        else:
+            found.append(each)
+    return found
+
+
 def _loss_of(call: ast.Call) -> ast.expr:
     """Return `loss` for `loss.backward()`, `scaler.scale(loss).backward()` or `accelerator.backward(loss)`."""
     receiver = call.func.value if isinstance(call.func, ast.Attribute) else call.func
@@ -197,6 +220,7 @@ def carried(body: list[ast.stmt], needed: set[str], effects: Callable[[ast.stmt]
     while True:
         kept = needed_for(body, needed | found, effects)
         more = _exposed(kept, set()) & written
+        more |= {name for each in kept for e in walk(each) if isinstance(e, ast.Nonlocal) for name in e.names}
         if more <= found:
             return found
         found |= more
@@ -289,6 +313,8 @@ def is_effect(statement: ast.stmt) -> bool:
     calls = [each for each in walk(statement) if isinstance(each, ast.Call)]
     names = [last_name(each) for each in calls]
     if any(name in _EFFECTS or (name.startswith("clip_grad_")) for name in names):
+        return True
+    if any(map(is_part_of_update, calls)):
         return True
     if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
         name = last_name(statement.value)

@@ -92,6 +92,9 @@ class ScriptWrites(Protocol):
     def is_after(self, node: ast.AST, scope: Scope, line: int) -> bool:
         """Return whether a node lies directly in a function, and is always evaluated after `line` of the function."""
 
+    def is_computed(self, own: ast.ClassDef, name: str) -> bool:
+        """Return whether a class, or a related one, has a function under a name, such as a property's getter."""
+
     def sets_of(self, own: ast.ClassDef, name: str) -> list[ast.AST]:
         """Return the nodes that may set an attribute of the objects of a class, other than in the class's body."""
 
@@ -231,7 +234,7 @@ class Tracer:
         name = key.partition(".")[2]
         if scope.own is None or self.script.is_overridden(scope.own, name):
             return None
-        if self._is_set_outside(name, scope.own, depth):
+        if self.writes.is_computed(scope.own, name) or self._is_set_outside(name, scope.own, depth):
             return None
         methods = [each for each in self.scopes if each.own is scope.own]
         methods.sort(key=lambda each: getattr(each.node, "name", "") != "__init__")

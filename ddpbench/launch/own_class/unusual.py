@@ -70,24 +70,62 @@ def clearing_lines(script: Script) -> list[int]:
 
 
 def skips(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
-    """Yield each `continue` that skips an update, and each `break` and `return`, with its condition as source text."""
+    """Yield each `continue` that skips an update, and each `break` and `return`, with a phrase that says when it runs.
+
+    The phrase is empty for a statement that runs in each batch.
+    """
     updates = [
         each.lineno for each in in_step(body) if isinstance(each, ast.Call) and last_name(each) == "step"
     ]
     last = max(updates, default=0)
-    loops = (each for each in here(body) if isinstance(each, ast.For | ast.AsyncFor | ast.While))
-    inner = {id(e) for loop in loops for e in here(loop.body)}
-    for each in here(body):
-        if not isinstance(each, ast.If):
-            continue
-        for branch, test in ((each.body, each.test), (each.orelse, ast.UnaryOp(ast.Not(), each.test))):
-            end = branch[-1] if branch else None
-            of_loop = ast.Return if id(each) in inner else ast.Continue | ast.Break | ast.Return
-            if not isinstance(end, of_loop):
-                continue
-            steps = any(last_name(e) == "step" for e in here(branch) if isinstance(e, ast.Call))
-            if not isinstance(end, ast.Continue) or (end.lineno < last and not steps):
-                yield end, " ".join(ast.unparse(test).split())
+    for end, branch, when in _ends(body, "", inner=False):
+        steps = any(last_name(e) == "step" for e in here(branch) if isinstance(e, ast.Call))
+        if not isinstance(end, ast.Continue) or (end.lineno < last and not steps):
+            yield end, when
+
+
+def _ends(body: list[ast.stmt], when: str, *, inner: bool) -> Iterator[tuple[ast.stmt, list[ast.stmt], str]]:
+    """Yield each statement that ends a batch, with the block that it is in and a phrase that says when it runs.
+
+    `inner` is True in a loop within a step, whose `break` and `continue` do not end the batch.
+    """
+    for each in body:
+        if isinstance(each, ast.Return) or (isinstance(each, ast.Break | ast.Continue) and not inner):
+            yield each, body, when
+        for block, condition, loops in _blocks(each):
+            yield from _ends(block, condition or when, inner=inner or loops)
+
+
+def _blocks(node: ast.stmt) -> Iterator[tuple[list[ast.stmt], str, bool]]:
+    """Yield the blocks of a statement, each with its condition, or an empty text, and whether it is a loop's body."""
+    match node:
+        case ast.If():
+            yield node.body, _where(node.test), False
+            yield node.orelse, _where(ast.UnaryOp(ast.Not(), node.test)), False
+        case ast.For() | ast.AsyncFor() | ast.While():
+            yield node.body, "", True
+            yield node.orelse, f"where the loop of line {node.lineno} ends without `break`", False
+        case ast.With() | ast.AsyncWith():
+            yield node.body, "", False
+        case ast.Try() | ast.TryStar():
+            yield node.body, "", False
+            for each in node.handlers:
+                raised = f"`{ast.unparse(each.type)}`" if each.type is not None else "an exception"
+                yield each.body, f"after {raised}", False
+            yield node.orelse, "", False
+            yield node.finalbody, "", False
+        case ast.Match():
+            for case in node.cases:
+                found = f"where `{_text(node.subject)}` matches `{_text(case.pattern)}`"
+                yield case.body, found, False
+
+
+def _where(test: ast.expr) -> str:
+    return f"where `{_text(test)}`"
+
+
+def _text(node: ast.AST) -> str:
+    return " ".join(ast.unparse(node).split())
 
 
 def evaluates(call: ast.Call) -> bool:

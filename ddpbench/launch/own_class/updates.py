@@ -43,6 +43,9 @@ def updates_of(tracer: Tracer, body: list[ast.stmt], scope: Scope) -> Updates:
             found.clipping.append(call)
         if name == "step" and isinstance(call.func, ast.Attribute):
             _add_step(found, call, call.func.value, tracer, scope)
+        elif is_part_of_update(call) and isinstance(call.func, ast.Attribute):
+            _add(found.optimizers, call.func.value, tracer.trace(call.func.value, scope))
+            found.owns = "an update in several steps"
     backwards = [each for each in calls if is_backward(each)]
     if len(found.optimizers) > 1:
         found.owns = "several optimizers"
@@ -66,6 +69,13 @@ def updates_of(tracer: Tracer, body: list[ast.stmt], scope: Scope) -> Updates:
         or ""
     )
     return found
+
+
+def is_part_of_update(node: ast.AST) -> bool:
+    """Return whether a node calls a method of an optimizer such as `first_step`, which makes a part of an update."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    return node.func.attr.endswith("_step") and "opt" in last_name(node.func.value).lower()
 
 
 def _add_step(found: Updates, call: ast.Call, receiver: ast.expr, tracer: Tracer, scope: Scope) -> None:

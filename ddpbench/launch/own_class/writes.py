@@ -28,10 +28,20 @@ class AttributeWrites:
         self._set: dict[tuple[str, str], bool] = {}
 
     def sets_again(self, own: ast.ClassDef, name: str) -> bool:
-        """Return whether an attribute of a class's objects may be set more than once, or by code outside the class."""
+        """Return whether an attribute of a class's objects may be set more than once, or by code outside the class.
+
+        A property counts as set at each read, because its getter may return another value.
+        """
         if (own.name, name) not in self._set:
             self._set[own.name, name] = self._is_set_again(own, name)
         return self._set[own.name, name]
+
+    def is_computed(self, own: ast.ClassDef, name: str) -> bool:
+        """Return whether a class, or a related one, has a function under a name, such as a property's getter."""
+        functions = ast.FunctionDef | ast.AsyncFunctionDef
+        return any(
+            isinstance(each, functions) and each.name == name for of in self._family(own) for each in of.body
+        )
 
     def sets_of(self, own: ast.ClassDef, name: str) -> list[ast.AST]:
         """Return the nodes that may set an attribute of the objects of a class, other than in the class's body."""
@@ -49,6 +59,8 @@ class AttributeWrites:
         return [each for each in self.script.classes.values() if self._is_related(each, own)]
 
     def _is_set_again(self, own: ast.ClassDef, name: str) -> bool:
+        if self.is_computed(own, name):
+            return True
         sites = self.sets_of(own, name)
         stores = [each for each in sites if isinstance(each, ast.Attribute)]
         if len(stores) < len(sites):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
 from traceback import walk_tb
@@ -13,7 +14,7 @@ from ddpbench.launch.own_class.checking import free_names, unknown_names
 from ddpbench.launch.own_class.decorators import unknown_decorator
 from ddpbench.launch.own_class.draws import is_another
 from ddpbench.launch.own_class.dropped import Dropped, KeptParts, Leavings, ScriptSetting, names_read, summary
-from ddpbench.launch.own_class.effects import Effect, Effects
+from ddpbench.launch.own_class.effects import Effect, Effects, causes_of, names_set
 from ddpbench.launch.own_class.hanging import read_by
 from ddpbench.launch.own_class.insertion import NAME
 from ddpbench.launch.own_class.loop_methods import LoopMethods
@@ -46,6 +47,7 @@ from ddpbench.launch.own_class.updates import epoch_schedules
 from ddpbench.text_safety import toml_text
 from ddpbench.units import series_of
 
+_NAME = re.compile(r"[^\W\d]\w*")
 _AGAIN = 4
 """Largest number of times that the generated class is written, until the values that several methods read are known."""
 _DRAWN = 64
@@ -253,8 +255,10 @@ class _Writer(LoopMethods, UpdateMethods):
             loaders={self.batch.loader.key} if self.batch.loader is not None else set(),
             names=names,
         )
+        imported = self._imported()
         for each in found.all([each for mine in owners.values() for each in mine], self.used):
-            if each.node.lineno not in self.opened:
+            shared = id(each.node) in imported and each.changes_only(names)
+            if each.node.lineno not in self.opened and not shared:
                 methods = self._opened_for(methods, each)
         methods = self._with_unknown(methods, made, batch, frozenset(found.trunk))
         for trains, _ in found.trunk.values():
@@ -292,6 +296,9 @@ class _Writer(LoopMethods, UpdateMethods):
             for part, node, scope in self._read_parts()
             for each in unchanged.of_part(node, scope)
         ]
+        if isinstance(self.loop.node, ast.For | ast.AsyncFor):
+            batches = unchanged.of_batches(self._iterated(self.loop.node.iter), self.loop.scope)
+            found += [("dataset", each) for each in batches]
         for name, each in unchanged.of_module(trees):
             mine = [m.name for m, tree in zip(methods, trees, strict=False) if self._reads(tree, name)]
             of_batch = any(
@@ -367,7 +374,7 @@ class _Writer(LoopMethods, UpdateMethods):
                 if part is not None:
                     yield part, each, self.loop.body_scope
         if isinstance(self.loop.node, ast.For | ast.AsyncFor):
-            yield "dataset", self.loop.node.iter, self.loop.scope
+            yield "dataset", self._iterated(self.loop.node.iter), self.loop.scope
         loader = self.batch.loader.node if self.batch.loader is not None else None
         given = (
             [
@@ -381,6 +388,12 @@ class _Writer(LoopMethods, UpdateMethods):
             if isinstance(value, ast.Name) and self.batch.loader is not None:
                 yield "dataset", value, self.batch.loader.scope
 
+    def _iterated(self, node: ast.expr) -> ast.expr:
+        """Return what a loop goes through, without `enumerate` around it."""
+        while isinstance(node, ast.Call) and last_name(node) == "enumerate" and node.args:
+            node = node.args[0]
+        return node
+
     def _reads(self, tree: ast.AST, name: str) -> bool:
         """Return whether a method reads a module-level name, directly or through functions that it calls."""
         names = free_names(tree)
@@ -389,6 +402,13 @@ class _Writer(LoopMethods, UpdateMethods):
     def _not_imported(self) -> list[ast.stmt]:
         """Return the top-level statements that do not run when the module is imported."""
         return [*self.ends, *(self.script.guard.body if self.script.guard else [])]
+
+    def _imported(self) -> set[int]:
+        """Return the ids of the statements outside of functions and classes that run when the script is imported."""
+        scopes = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        left = [self.script.guard, *self.ends]
+        plain = [each for each in self.script.tree.body if each not in left and not isinstance(each, scopes)]
+        return {id(each) for each in [*plain, *here(plain)]}
 
     def _with_evaluation(self, methods: list[MethodLines], scope: Scope) -> list[MethodLines]:
         """Return the methods, with a line to fill in for computations that a step makes in evaluation mode."""
@@ -432,7 +452,7 @@ class _Writer(LoopMethods, UpdateMethods):
             return  # the class calls the function that makes the step
         function = getattr(loop.scope.node, "name", "")
         updates = [e.lineno for e in in_step(loop.body) if isinstance(e, ast.Call) and last_name(e) == "step"]
-        for each, test in skips(loop.body):
+        for each, when in skips(loop.body):
             of_batch = isinstance(each, ast.Return) and loop.call is not None
             if of_batch and each.lineno > max(updates, default=0):
                 continue
@@ -442,7 +462,8 @@ class _Writer(LoopMethods, UpdateMethods):
                 ends, goes = f"ends its loop over batches, and {function}() with it,", "goes through all"
             else:
                 ends, goes = "ends its loop over batches", "goes through all"
-            self.notes.append(f"The script {ends} where `{test}` (line {each.lineno}); the class {goes}.")
+            where = f"{when or 'after the first batch'} (line {each.lineno})"
+            self.notes.append(f"The script {ends} {where}; the class {goes}.")
 
     def _note_sampler(self) -> None:
         """If the script's loader has a sampler that selects or orders the samples, record this."""
@@ -456,6 +477,9 @@ class _Writer(LoopMethods, UpdateMethods):
             if made is None or (isinstance(made, ast.Constant) and made.value is None):
                 continue
             plain = isinstance(made, ast.Call) and len(made.args) == 1 and not made.keywords
+            plain = plain and not (
+                isinstance(made, ast.Call) and isinstance(made.args[0], ast.Call | ast.List)
+            )
             if "DistributedSampler" in ast.unparse(made) or (plain and last_name(made) in _PLAIN_ORDER):
                 continue
             text, line = " ".join(ast.unparse(made).split()), loader.node.lineno
@@ -499,25 +523,24 @@ class _Writer(LoopMethods, UpdateMethods):
                 )
 
     def _opened_for(self, methods: list[MethodLines], effect: Effect) -> list[MethodLines]:
-        name, wanted = self._place_of(effect, methods), f"what line {effect.at.lineno} does: {effect.text}"
+        causes = list(causes_of(effect.at, self.script))
+        words = {word for each in methods for line in each.lines for word in _NAME.findall(line)}
+        cause = next((each for each in causes if names_set(each) & words), next(iter(causes), None))
+        where = f" (line {cause.lineno}: `{_first_line(cause)}`)" if cause is not None else ""
+        name = self._place_of(effect, methods)
+        wanted = f"what line {effect.at.lineno} does: {effect.text}{where.replace('`', '')}"
         within = "loss" if name == "step" and any(each.name == "loss" for each in methods) else name
         if (effect.node, within) in self.marked:
             return methods
         self.marked.add((effect.node, within))
         once = name == "step" and self._is_done_once(effect)
         if once:
-            done = f"what line {effect.at.lineno} does once, before the loop: "
-            wanted = f"{done}{effect.text}"
-            self.left.append(f"{within}(): have it train with {done}`{effect.text}`.")
+            done = f"what line {effect.at.lineno} sets once, before the loop: "
+            wanted = f"{done}{effect.text}{where.replace('`', '')}"
+            self.left.append(f"{within}(): use {done}`{effect.text}`{where}.")
         else:
-            self.left.append(f"{name}(): do there what line {effect.at.lineno} does: `{effect.text}`.")
-        instead = (
-            ""
-            if within == name
-            else "have it train with "
-            if once
-            else "for a step() in place of this loss(), "
-        )
+            self.left.append(f"{name}(): do there what line {effect.at.lineno} does: `{effect.text}`{where}.")
+        instead = "" if within == name else "use " if once else "for a step() in place of this loss(), "
         line = f"...  # {instead}{wanted}"
         parameters = {"before_update": ("model",), "optimizer": ("model",)}.get(name, ())
         if all(each.name != within for each in methods):
