@@ -6,12 +6,14 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ddpbench.launch.own_class.bindings import Path, Scope
+from ddpbench.launch.own_class.bindings import Path, Scope, key_of
 from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
-from ddpbench.launch.own_class.script import FunctionNode, here, in_step, last_name, place_of_node
+from ddpbench.launch.own_class.script import FunctionNode, Script, here, in_step, last_name, place_of_node
 from ddpbench.launch.own_class.tracing import Origin, Tracer, parameters_of
 from ddpbench.launch.own_class.trees import walk
 
+_REORDERS = frozenset({"sorted", "reversed", "map", "filter", "zip", "islice", "takewhile", "sample"})
+"""Functions whose result has other items than their argument, or the same items in another order."""
 _BARS = ("tqdm", "trange", "iter", "track", "progress_bar", "islice", "cycle")
 
 
@@ -146,3 +148,31 @@ def _names(target: ast.expr, path: Path) -> Iterator[tuple[Path, str]]:
     elif isinstance(target, ast.Tuple | ast.List):
         for index, each in enumerate(target.elts):
             yield from _names(each, (*path, index))
+
+
+def makes_batches_again(tracer: Tracer, node: ast.expr, scope: Scope) -> list[ast.stmt]:
+    """Return the statements that make the batches of a loop from the ones of its loader, such as a comprehension.
+
+    `node` is the expression that the loop iterates over.
+    """
+    names = {step.key: step for step in tracer.steps(node, scope)}
+    return [
+        each
+        for key, step in names.items()
+        for each in here(step.scope.node.body)
+        if isinstance(each, ast.Assign) and key in map(key_of, each.targets)
+        if any(key_of(part) == key for part in walk(each.value)) and _reorders(each.value, tracer.script)
+        if each.lineno < step.line
+    ]
+
+
+def _reorders(value: ast.expr, script: Script) -> bool:
+    """Return whether an expression gives other batches, or another order, than the loader in it."""
+    while isinstance(value, ast.Call) and last_name(value) in ("list", "tuple") and value.args:
+        value = value.args[0]
+    if isinstance(value, ast.ListComp | ast.GeneratorExp):
+        return True
+    if isinstance(value, ast.Subscript):
+        return isinstance(value.slice, ast.Slice)
+    name = last_name(value) if isinstance(value, ast.Call) else ""
+    return name in _REORDERS or name in script.functions

@@ -292,7 +292,7 @@ def _inlined(body: list[ast.stmt], call: ast.Call, function: FunctionNode) -> li
 def _without_nonlocal(body: list[ast.stmt], nested: list[ast.stmt]) -> list[ast.stmt] | None:
     """Return a loop's statements with the statements of its step, a nested function that sets outer variables.
 
-    Return None if there is no such function, or if its statements cannot replace its call.
+    Return None if no nested function does so, or if its statements cannot replace its call.
     """
     steps = [
         each

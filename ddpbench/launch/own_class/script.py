@@ -58,7 +58,10 @@ class Script:
         return found
 
     def method(self, own: ast.ClassDef, name: str) -> tuple[ast.ClassDef, FunctionNode] | None:
-        """Return the method that objects of a class have under a name, after its class; None if the script has none."""
+        """Return the method that objects of a class have under a name, after its class.
+
+        The result is None if no class of the script has it.
+        """
         for each in self.lineage(own):
             for made in each.body:
                 if isinstance(made, ast.FunctionDef | ast.AsyncFunctionDef) and made.name == name:

@@ -9,7 +9,7 @@ from ddpbench.launch.own_class.bindings import Scope, key_of
 from ddpbench.launch.own_class.draws import is_generator
 from ddpbench.launch.own_class.flow import FlowVisitor
 from ddpbench.launch.own_class.rendering import ReplacedValue
-from ddpbench.launch.own_class.script import here, last_name
+from ddpbench.launch.own_class.script import last_name
 from ddpbench.launch.own_class.sites import Sites
 from ddpbench.launch.own_class.tracing import PREPARE, TraceStep, parameters_of
 from ddpbench.launch.own_class.trees import walk
@@ -25,8 +25,6 @@ LISTED = frozenset(
     | {"fully_shard", "script", "trace", "initialize"}
 )
 """Calls that do not count as changes of a model; they are listed as left out."""
-_REORDERS = frozenset({"sorted", "reversed", "map", "filter", "zip", "islice", "takewhile", "sample"})
-"""Functions whose result has other items than their argument, or the same items in another order."""
 _DEFAULT = -1
 """In place of a statement's id: the value that an attribute or parameter has before a statement sets it."""
 
@@ -107,32 +105,6 @@ class Unchanged(Sites):
             for number, step in enumerate(self.tracer.steps(node, scope))
             for each in self._set_otherwise(step, read if number == 0 else None, is_part=True)
         ]
-
-    def of_batches(self, node: ast.expr, scope: Scope) -> list[ast.stmt]:
-        """Return the statements that make the batches of a loop from the ones of its loader, such as a comprehension.
-
-        `node` is the expression that the loop iterates over.
-        """
-        names = {step.key: step for step in self.tracer.steps(node, scope)}
-        return [
-            each
-            for key, step in names.items()
-            for each in here(step.scope.node.body)
-            if isinstance(each, ast.Assign) and key in map(key_of, each.targets)
-            if any(key_of(part) == key for part in walk(each.value)) and self._makes_batches(each.value)
-            if each.lineno < step.line
-        ]
-
-    def _makes_batches(self, value: ast.expr) -> bool:
-        """Return whether an expression gives other batches, or another order, than the loader in it."""
-        while isinstance(value, ast.Call) and last_name(value) in ("list", "tuple") and value.args:
-            value = value.args[0]
-        if isinstance(value, ast.ListComp | ast.GeneratorExp):
-            return True
-        if isinstance(value, ast.Subscript):
-            return isinstance(value.slice, ast.Slice)
-        name = last_name(value) if isinstance(value, ast.Call) else ""
-        return name in _REORDERS or name in self.script.functions
 
     def _set_otherwise(
         self, step: TraceStep, read: ast.AST | None, *, is_part: bool = False

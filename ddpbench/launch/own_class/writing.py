@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from traceback import walk_tb
 
 from ddpbench.errors import RequestError
+from ddpbench.launch.own_class.batches import makes_batches_again
 from ddpbench.launch.own_class.bindings import Mutation, Path, Scope, key_of
 from ddpbench.launch.own_class.checking import free_names, unknown_names
 from ddpbench.launch.own_class.decorators import unknown_decorator
@@ -297,7 +298,8 @@ class _Writer(LoopMethods, UpdateMethods):
             for each in unchanged.of_part(node, scope)
         ]
         if isinstance(self.loop.node, ast.For | ast.AsyncFor):
-            batches = unchanged.of_batches(self._iterated(self.loop.node.iter), self.loop.scope)
+            iterated = self._iterated(self.loop.node.iter)
+            batches = makes_batches_again(self.tracer, iterated, self.loop.scope)
             found += [("dataset", each) for each in batches]
         for name, each in unchanged.of_module(trees):
             mine = [m.name for m, tree in zip(methods, trees, strict=False) if self._reads(tree, name)]
