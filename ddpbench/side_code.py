@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +18,8 @@ SIDE = "DDPBENCH_SIDE"
 """The environment variable with a side's `SideCode`, as JSON."""
 OUTSIDE = ", which is outside its code: "
 """Words in this module's messages, by which a launch's outcome is recognised as such a message."""
-_INSTALLED = ("site-packages", "dist-packages")
+_UNCHECKED = ("ddpbench", "__main__")
+_INSTALLED = ("site-packages", "dist-packages", "__pypackages__")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,10 +32,24 @@ class SideCode:
     """Root folders of all other compared code, which includes the repository of the working directory."""
     copies: Mapping[str, str] = field(default_factory=dict)
     """By import name, packages that were installed as copies of a folder in compared code, and that folder."""
+    allowed: Sequence[str] = ()
+    """Further folders from which the side may import: the repository around `own`, and repositories in compared code
+    that are different projects.
+    """
+    shared_workloads: Sequence[str] = ()
+    """Workloads that are the same installed code on both sides, although the sides differ in nothing but their code. A
+    rank that trains one must import a module of `own`.
+    """
 
     def to_json(self) -> str:
-        """Return the object as JSON for the variable `SIDE`."""
-        return json.dumps(asdict(self))
+        """Return the object as JSON for the variable `SIDE`, without empty fields: older versions may not know them."""
+        return json.dumps({name: value for name, value in asdict(self).items() if value})
+
+    @classmethod
+    def from_json(cls, text: str) -> SideCode:
+        """Return the object that `to_json` wrote. Fields of newer versions are left out."""
+        known = {one.name for one in fields(cls)}
+        return cls(**{name: value for name, value in json.loads(text).items() if name in known})
 
 
 def is_installed(path: Path, root: Path, prefixes: Iterable[Path]) -> bool:
@@ -56,43 +71,60 @@ def innermost(path: Path, roots: Iterable[Path]) -> Path | None:
     )
 
 
-def shared_module() -> str:
+def shared_module(workload: str = "") -> str:
     """Return a sentence that names a module imported from outside this side's code; empty if there is none.
 
-    It is always empty in processes that belong to no comparison.
+    `workload` is the workload that this rank has trained. If it is in `SideCode.shared_workloads`, and no module of the
+    side's own code is imported, return a sentence about this. The result is always empty in processes that belong to no
+    comparison.
     """
     text = os.environ.get(SIDE, "")
     if not text:
         return ""
-    side = SideCode(**json.loads(text))
-    own, others = Path(side.own).resolve(), [Path(one).resolve() for one in side.others]
-    roots = [own, *others]
+    side = SideCode.from_json(text)
+    own, allowed = Path(side.own).resolve(), [Path(one).resolve() for one in side.allowed]
+    roots = [own, *allowed, *(Path(one).resolve() for one in side.others)]
     prefixes = [Path(one).resolve() for one in {sys.prefix, sys.base_prefix, sys.exec_prefix}]
-    for name, module in sorted(sys.modules.copy().items()):
-        file = getattr(module, "__file__", None)
-        top = name.partition(".")[0]
-        if (
-            not isinstance(file, str)
-            or not Path(file).is_absolute()
-            or top in ("ddpbench", "__main__")
-            or top in sys.stdlib_module_names
-        ):
-            continue
-        folder = _resolved(os.path.dirname(file))  # noqa: PTH120  thousands of modules
-        path = folder / os.path.basename(file)  # noqa: PTH119
-        path = path.resolve() if path.is_symlink() else path
+    uses_own = False
+    for name, path in _imported():
         root = innermost(path, roots)
-        if root == own:
-            continue
+        top = name.partition(".")[0]
         if root is not None and not is_installed(path, root, prefixes):
-            return f"it would import {name} from {path}{OUTSIDE}{_advice(name, path, root, own)}"
-        if top in side.copies:
+            uses_own |= root == own
+            if root != own and (root not in allowed or _copy_in(own, name, path, root)):
+                return f"it would import {name} from {path}{OUTSIDE}{_advice(name, path, root, own)}"
+        elif top in side.copies:
             return (
                 f"it would import {name} from {path}{OUTSIDE}this is a copy of {side.copies[top]}. Put the folder "
                 f"that contains {top} into PYTHONPATH, or install it with pip install -e; or build each side in its "
                 "own environment, and give these with python="
             )
+    if workload in side.shared_workloads and not uses_own:
+        return (
+            f"it would run {workload}{OUTSIDE}both sides run the same code, because no module of {own} is imported. "
+            "Name a class in the repository; or let the sides differ by set=, env= or python="
+        )
     return ""
+
+
+def _imported() -> Iterator[tuple[str, Path]]:
+    """Yield the name and the resolved file of each imported module, except ddpbench's own."""
+    for name, module in sorted(sys.modules.copy().items()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or not file.startswith("/") or name.partition(".")[0] in _UNCHECKED:
+            continue
+        path = _resolved(os.path.dirname(file)) / os.path.basename(file)  # noqa: PTH119, PTH120  thousands of modules
+        yield name, path.resolve() if path.is_symlink() else path
+
+
+def _copy_in(own: Path, name: str, path: Path, root: Path) -> Path | None:
+    """Return the side's own copy of a module of the code `root` if `own` is in `root`; None if there is none."""
+    if not own.is_relative_to(root):
+        return None
+    parts = path.relative_to(root).parts
+    fewest = name.count(".") + 1 + (path.stem == "__init__")
+    copies = (own.joinpath(*parts[at:]) for at in range(len(parts) - fewest + 1))
+    return next((copy for copy in copies if copy.is_file()), None)
 
 
 @cache
@@ -103,14 +135,22 @@ def _resolved(folder: str) -> Path:
 def _advice(name: str, path: Path, root: Path, own: Path) -> str:
     """Return advice for a module that lies in the compared code `root`, not in this side's code `own`."""
     relative = path.relative_to(root)
-    if not (own / relative).exists():
+    copy = own / relative if (own / relative).exists() else _copy_in(own, name, path, root)
+    if copy is None:
         return (
-            f"its code has no {relative}. Compare commits that have it; what is built and not committed must be built "
-            "in a checkout of each side's commit: give both with path=FOLDER"
+            f"its code has no {relative}. Compare commits that have it; what is built and not committed, and "
+            "submodules, must be in a checkout of each side's commit: give both with path=FOLDER"
         )
     depth = name.count(".") + (path.stem == "__init__")
-    folder = relative.parents[min(depth, len(relative.parents) - 1)]
+    folder, found = (one.parents[min(depth, len(one.parents) - 1)] for one in (copy, path))
+    searched = [_resolved(place) for place in sys.path]
+    if folder in searched and found not in searched:
+        return (
+            f"its own copy is {copy}, but the finder of an editable installation comes before PYTHONPATH. Install each "
+            "side's checkout in its own environment, and give these with python="
+        )
+    where = folder.relative_to(own) if folder.is_relative_to(own) else folder
     return (
-        f"its own copy is {own / relative}. Put {folder} into PYTHONPATH, which is read as each side's own folder, and "
+        f"its own copy is {copy}. Put {where} into PYTHONPATH, which is read as each side's own folder, and "
         "remove any absolute path to it from your code"
     )

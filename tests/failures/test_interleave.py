@@ -626,6 +626,59 @@ def test_a_package_in_a_folder_of_the_repository_is_each_sides_own(repository: P
 
 
 @pytest.mark.thorough
+def test_a_dependency_cloned_inside_the_repository_is_shared_and_named(repository: Path) -> None:
+    dependency = repository / "third_party" / "dep"
+    begin_repository(dependency, sleep=1.0)
+    (dependency / "slow_dep.py").write_text("SLEEP = 0.002\n")
+    training = TRAIN.replace("import time\n", "import time\nfrom slow_dep import SLEEP\n").format(sleep="{}")
+    (repository / ".gitignore").write_text("third_party\n")
+    for sleep in ("SLEEP", "10 * SLEEP"):
+        (repository / "bench" / "train.py").write_text(training.format(sleep))
+        git(repository, "add", "-A")
+        git(repository, "commit", "-qm", sleep)
+    code, out_text, said = compare(
+        repository,
+        *("bench/step.toml", "--base", "HEAD~1", "--new", ".", "--out", repository.parent / "out", "--json"),
+        searched=[dependency],
+    )
+    assert code == 0, out_text + said
+    assert f"both sides use the same files of {dependency}, which" in " ".join(said.split())
+    (case,) = json.loads(out_text)["cases"]
+    assert case["ratio"]["value"] > 1.5
+
+
+@pytest.mark.thorough
+def test_an_installed_workload_is_refused_only_if_nothing_differs(repository: Path) -> None:
+    """A setting may differ, or the user's code that the workload imports."""
+    installed = repository.parent / "elsewhere"
+    installed.mkdir()
+    pace = "import os\ndef pace():\n  if 'OWN' not in os.environ: return 0.002\n  import own\n  return own.SLEEP\n"
+    workload = f"{pace}{TRAIN.format(sleep='pace()')}"
+    (installed / "theirs.py").write_text(workload)
+    (repository / "src").mkdir()
+    (repository / "bench" / "step.toml").write_text(EXPERIMENT.replace("train.py", "theirs"))
+    for sleep in (0.002, 0.02):
+        (repository / "src" / "own.py").write_text(f"SLEEP = {sleep}\n")
+        git(repository, "add", "-A")
+        git(repository, "commit", "-qm", str(sleep))
+
+    def compared(number: int, *words: str) -> tuple[int, str, str]:
+        out = repository.parent / f"out{number}"
+        given = ("--base", "HEAD~1", "--new", ".", "--out", out, "--json", *words)
+        return compare(repository, "bench/step.toml", *given, searched=[installed])
+
+    code, _, said = compared(1)
+    assert code == 2, said
+    assert "it would run theirs:Measured, which is outside its code: both sides run the same code" in said
+    code, out_text, said = compared(2, "--base", "set=base.local_batch=9")
+    assert code == 0, out_text + said
+    code, out_text, said = compared(3, "--set", "env.OWN=1")
+    assert code == 0, out_text + said
+    (case,) = json.loads(out_text)["cases"]
+    assert case["ratio"]["value"] > 1.5
+
+
+@pytest.mark.thorough
 def test_sides_whose_cases_all_fail_are_told_as_such(repository: Path) -> None:
     (repository / "bench" / "train.py").write_text(
         TRAIN.format(sleep=0.002).replace("return nn.functional", "1 / 0\n        return nn.functional")

@@ -8,12 +8,16 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 import pytest
 
 from ddpbench.launch.interleave import turns
+from ddpbench.launch.interleave.sides import Placed
 from ddpbench.launch.interleave.turns import Turns
+from ddpbench.side_code import SideCode
 
 SLEEPS = "import time; print('ready', flush=True); time.sleep(600)"
 DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEPS}"
@@ -76,3 +80,19 @@ def test_a_side_that_hears_no_signal_is_killed_with_its_processes(monkeypatch: p
 def test_both_sides_share_the_seconds_that_an_interrupt_may_take() -> None:
     """5 s; the rest is for the command itself."""
     assert turns._AT_ONCE_S < 5.0
+
+
+@pytest.mark.parametrize(("sent", "is_told"), [({"checks_modules": True}, False), ({}, True)])
+def test_a_side_whose_older_version_checks_no_modules_is_said_to_be_one(
+    sent: dict[str, bool], is_told: bool
+) -> None:
+    events: list[str] = []
+    listener: Any = SimpleNamespace(event=events.append)
+    process = turns._Process.__new__(turns._Process)
+    process._heard, process._patience_s = queue.SimpleQueue(), 1.0
+    process._listener, process.words = listener, "base (ref=old)"
+    process._placed = cast("Placed", SimpleNamespace(code=SideCode(own="/own")))
+    process._heard.put({"event": "ready", "cases": [0], "whole": {}, **sent})
+    assert process.await_ready(first=True)
+    assert bool(events) is is_told
+    assert all(text.startswith("base (ref=old): its ddpbench is older") for text in events)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddpbench.errors import RequestError
-from ddpbench.launch.interleave.own_files import check_own_files, with_overrides
+from ddpbench.launch.interleave.own_files import with_checked_files, with_overrides
 from ddpbench.launch.interleave.search import with_search
 from ddpbench.launch.interleave.sides import parse_side, place
 from ddpbench.shipped import shipped_experiments
@@ -46,7 +46,7 @@ def check(
     try:
         sides = (place(one, experiment, out, other), place(other, experiment, out, one))
         first, second = (with_overrides(side, overrides) for side in sides)
-        check_own_files(with_search((first, second)))
+        with_checked_files(with_search((first, second)))
     except RequestError as error:
         return str(error)
     return ""

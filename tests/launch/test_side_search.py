@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -11,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
 from ddpbench.errors import RequestError
-from ddpbench.launch.interleave.own_files import check_own_files, with_overrides
+from ddpbench.launch.interleave.own_files import with_checked_files, with_overrides
 from ddpbench.launch.interleave.search import not_in_commit, with_search
 from ddpbench.launch.interleave.sides import Placed, check_apart, parse_side, place, same_code
 from ddpbench.launch.interleave.turns import side_environment
@@ -65,9 +67,10 @@ def sides(
     python: str = sys.executable,
     base: Sequence[str] = ("ref=old",),
     new: Sequence[str] = ("path=.",),
+    experiment: Path | None = None,
 ) -> tuple[Placed, Placed]:
     one, other = parse_side("base", base), parse_side("new", new)
-    experiment, out = repository / "bench" / "step.toml", repository.parent / "out"
+    experiment, out = experiment or repository / "bench" / "step.toml", repository.parent / "out"
     first, second = (
         with_overrides(place(side, experiment, out, against), overrides)
         for side, against in ((one, other), (other, one))
@@ -152,7 +155,7 @@ def test_a_copy_of_a_package_is_refused_where_the_repository_has_its_source(
 
     def said(*overrides: str) -> str:
         try:
-            check_own_files(sides(repository, *overrides))
+            with_checked_files(sides(repository, *overrides))
         except RequestError as error:
             return str(error)
         return ""
@@ -164,10 +167,8 @@ def test_a_copy_of_a_package_is_refused_where_the_repository_has_its_source(
             "into PYTHONPATH, which is read as each side's own folder"
         )
     (copy / "other.py").write_text("class Net: ...\n")
-    assert said("base.strategy=other:Net") == ""
-    assert said("base.workload=other:Net").endswith(
-        "give each side its own environment with python=, or name a class in the repository"
-    )
+    for kind in ("workload", "strategy"):
+        assert said(f"base.{kind}=other:Net") == ""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([SOURCE, str(copy)]))
     assert said("base.workload=core.model:Net") == ""
 
@@ -186,7 +187,7 @@ def test_two_interpreters_of_one_environment_do_not_make_two_environments(
 
     def check(*pythons: str) -> None:
         base, new = sides(repository, "base.workload=core:Net")
-        check_own_files(with_search((_with(base, pythons[0]), _with(new, pythons[1]))))
+        with_checked_files(with_search((_with(base, pythons[0]), _with(new, pythons[1]))))
 
     (repository / "libs" / "core.py").touch()
     git(repository, "add", "-A")
@@ -218,7 +219,7 @@ def test_the_working_directory_comes_before_installed_packages_as_a_named_folder
     git(repository, "tag", "-f", "old")
     made = base, new = sides(repository, "base.workload=flat:Net", python=python, new=())
     assert new.folder is None
-    check_own_files(made)
+    with_checked_files(made)
     assert base.folder is not None
     assert imported(base, "flat") == base.folder / "flat.py"
     assert imported(new, "flat") == repository / "flat.py"
@@ -227,28 +228,177 @@ def test_the_working_directory_comes_before_installed_packages_as_a_named_folder
     assert repository not in new.first
 
 
-def test_a_package_installed_from_the_repository_is_known_as_its_copy(
-    repository: Path, environment: Path, packages: Path
-) -> None:
+@pytest.fixture
+def copy_of_net(packages: Path) -> Iterator[Path]:
+    """Return the folder with the facts on an installed package `net`, and remove it again."""
     info = packages / "net-1.dist-info"
     info.mkdir(exist_ok=True)
-    try:
-        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: net\nVersion: 1\n")
-        (info / "RECORD").write_text("net/__init__.py,,\nnet/model.py,,\n../../bin/x.py,,\n")
-        origin = {"url": f"file://{repository / 'libs'}", "dir_info": {}}
-        (info / "direct_url.json").write_text(json.dumps(origin))
-        base, new = sides(repository, python=str(environment / "bin" / "python"))
-        for side in (base, new):
-            assert side.code is not None
-            assert side.code.copies == {"net": str(repository / "libs")}
-        (info / "direct_url.json").write_text(json.dumps(origin | {"dir_info": {"editable": True}}))
-        base, _ = sides(repository, python=str(environment / "bin" / "python"))
-        assert base.code is not None
-        assert base.code.copies == {}
-    finally:
-        for path in info.iterdir():
-            path.unlink()
-        info.rmdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: Net_Lib\nVersion: 1\n")
+    (info / "RECORD").write_text("net/__init__.py,,\nnet/model.py,,\n../../bin/x.py,,\n")
+    yield info
+    shutil.rmtree(info)
+
+
+def test_a_package_installed_from_the_repository_is_known_as_its_copy(
+    repository: Path, environment: Path, copy_of_net: Path
+) -> None:
+    python, source = str(environment / "bin" / "python"), str(repository / "libs")
+    origin = copy_of_net / "direct_url.json"
+
+    def copies(*, python: str = python) -> list[Any]:
+        return [side.code and side.code.copies for side in sides(repository, python=python)]
+
+    origin.write_text(json.dumps({"url": f"file://{source}", "dir_info": {}}))
+    assert copies() == [{}, {}]  # the folder is the same on both sides
+    (repository / "libs" / "net" / "model.py").write_text("class Net: later = True\n")
+    assert copies() == [{"net": source}] * 2
+    git(repository, "commit", "-qam", "later")
+    assert copies() == [{"net": source}] * 2
+    base, new = sides(repository, python=python, base=("ref=old",), new=("ref=main",))
+    assert [base.code and base.code.copies, new.code and new.code.copies] == [{"net": source}] * 2
+    for editable_or_elsewhere in (
+        {"url": f"file://{source}", "dir_info": {"editable": True}},
+        {"url": f"file://{source}/dist/net_lib-1-py3-none-any.whl", "archive_info": {}},
+    ):
+        origin.write_text(json.dumps(editable_or_elsewhere))
+        assert copies() == [{}, {}]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("pyproject.toml", '[project]\nname = "net.lib"\n'),
+        ("pyproject.toml", '[tool.poetry]\nname = "net-lib"\n'),
+        ("setup.cfg", "[metadata]\nname = Net-Lib\n"),
+        ("setup.py", "from setuptools import setup\nsetup(version='1', name='net_lib')\n"),
+    ],
+)
+def test_a_package_of_the_repositorys_project_is_its_copy_wherever_it_comes_from(
+    repository: Path, environment: Path, copy_of_net: Path, file: str, text: str
+) -> None:
+    """For example from a wheel, or from an index."""
+    (repository / "libs" / file).write_text(text)
+    git(repository, "add", "-A")
+    for side in sides(repository, python=str(environment / "bin" / "python")):
+        assert side.code is not None
+        assert side.code.copies == {"net": str(repository / "libs")}
+    (repository / "libs" / file).write_text(text.replace("et", "ot"))
+    for side in sides(repository, python=str(environment / "bin" / "python")):
+        assert side.code is not None
+        assert side.code.copies == {}
+
+
+@pytest.fixture
+def inner(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a clone of a dependency inside the repository, and let Python find its module."""
+    folder = repository / "third_party" / "dep"
+    begin_repository(folder, sleep=1.0)  # other files than the repository's, so that no commit is the same
+    (folder / "python").mkdir()
+    (folder / "python" / "dep.py").write_text("class Hook: ...\n")
+    monkeypatch.setenv("PYTHONPATH", str(folder / "python"))
+    return folder
+
+
+def shared(repository: Path, *words: str) -> list[str]:
+    """Return the folders from which the base may import, besides its own."""
+    base, new = sides(repository, base=words or ("ref=old",))
+    assert base.code is not None
+    assert [inner in " ".join(base.notes) for inner in base.code.allowed] == [True] * len(base.code.allowed)
+    assert new.code is not None
+    assert new.code.allowed == base.code.allowed
+    return [*base.code.allowed]
+
+
+def test_a_clone_inside_the_repository_is_shared_unless_it_is_of_the_same_project(
+    repository: Path, inner: Path, tmp_path: Path
+) -> None:
+    assert shared(repository) == [str(inner)]
+    made = sides(repository, "base.strategy=dep:Hook")
+    assert with_checked_files(made) == made
+    git(repository, "worktree", "add", "-q", str(tmp_path / "tree"), "old")
+    assert shared(repository, f"path={tmp_path / 'tree'}") == [str(inner)]
+    for words in (("clone", "-q", str(repository)), ("clone", "-q", "--depth=1", f"file://{repository}")):
+        shutil.rmtree(inner)
+        git(repository, *words, str(inner))
+        (inner / "python").mkdir()
+        assert shared(repository) == []
+    shutil.rmtree(inner)
+    git(repository, "worktree", "add", "-q", str(inner), "fast")
+    (inner / "python").mkdir()
+    assert shared(repository) == []
+
+
+def test_a_submodule_is_shared_at_the_commit_that_both_sides_name(repository: Path, inner: Path) -> None:
+    git(inner, "add", "-A")
+    git(inner, "commit", "-qm", "python")
+    git(repository, "add", "third_party/dep")
+    git(repository, "commit", "-qm", "submodule")
+    git(repository, "tag", "-f", "old")
+    assert shared(repository) == [str(inner)]
+    (inner / "python" / "dep.py").write_text("class Hook: changed = True\n")
+    assert shared(repository) == []
+    git(inner, "commit", "-qam", "change")
+    assert shared(repository) == []
+    git(repository, "commit", "-qam", "change of the submodule")
+    assert shared(repository) == []
+    assert shared(repository, "ref=HEAD") == [str(inner)]
+
+
+def test_a_folder_in_a_repository_uses_the_rest_of_it(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each side uses its own checkout, and both use one if both folders are in it."""
+    monkeypatch.setenv("PYTHONPATH", str(repository / SOURCE))
+    tree = tmp_path / "tree"
+    git(repository, "worktree", "add", "-q", str(tree), "old")
+    for folder in (repository, tree):
+        for name in ("one", "two"):
+            (folder / "bench" / name).mkdir()
+
+    experiment = tmp_path / "step.toml"
+    experiment.write_text("[base]\n")
+
+    def two(base: str, new: str) -> tuple[Placed, Placed]:
+        return sides(repository, base=(f"path={base}",), new=(f"path={new}",), experiment=experiment)
+
+    def places(base: str, new: str) -> list[Path]:
+        return [imported(side, "core.model").relative_to(tmp_path) for side in two(base, new)]
+
+    file = Path(SOURCE) / "core" / "model.py"
+    assert places(f"{tree}/bench", "bench") == ["tree" / file, "project" / file]
+    assert places("bench/one", "bench/two") == ["project" / file] * 2
+    base, new = two("bench/one", "bench/two")
+    assert base.code is not None
+    assert base.code.allowed == [str(repository)]
+    assert base.notes[0].startswith(f"base (path=bench/one): modules in {repository / SOURCE} are used too")
+    monkeypatch.setenv("PYTHONPATH", str(repository / "bench"))
+    base, new = two(f"{tree}/bench/one", "bench")
+    assert imported(base, "train") == tree / "bench" / "train.py"
+    assert imported(new, "train") == repository / "bench" / "train.py"
+    monkeypatch.setenv("PYTHONPATH", str(repository / SOURCE))
+    own = repository / "bench" / "one" / "core"
+    shutil.copytree(repository / SOURCE / "core", own)
+    assert places("bench/one", "bench/two")[0] == (own / "model.py").relative_to(tmp_path)
+
+
+def test_an_installed_workload_is_shared_and_must_import_own_code_if_nothing_else_differs(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "other.py").write_text("class Net: ...\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "elsewhere"))
+    given = "base.workload=other:Net"
+
+    def needed(*more: str) -> list[list[str]]:
+        made = with_checked_files(sides(repository, given, base=("ref=old", *more)))
+        return [[*side.code.shared_workloads] for side in made if side.code is not None]
+
+    assert needed() == [["other:Net"]] * 2
+    assert needed("set=base.local_batch=4") == [[]] * 2
+    assert needed("env=FAST=1") == [[]] * 2
+    with (repository / "bench" / "step.toml").open("a") as file:
+        file.write("rounds_min = 7\n")  # the experiment is each side's own
+    assert needed() == [[]] * 2
 
 
 @pytest.fixture
@@ -278,8 +428,8 @@ def test_a_module_of_other_code_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     said = _place(monkeypatch, tree / file, base)
     assert said == (
         f"it would import netlib.model from {tree / file}, which is outside its code: its code has no {file}. Compare "
-        "commits that have it; what is built and not committed must be built in a checkout of each side's commit: "
-        "give both with path=FOLDER"
+        "commits that have it; what is built and not committed, and submodules, must be in a checkout of each side's "
+        "commit: give both with path=FOLDER"
     )
     (own / file).touch()
     assert _place(monkeypatch, tree / file, base).endswith(
@@ -300,6 +450,87 @@ def test_an_installed_copy_of_compared_code_is_named(tmp_path: Path, monkeypatch
     said = _place(monkeypatch, tmp_path / "site-packages" / "netlib" / "model.py", base)
     assert "which is outside its code: this is a copy of /project/python" in said
     assert _place(monkeypatch, tmp_path / "own" / "netlib" / "model.py", base) == ""
+
+
+@pytest.mark.usefixtures("module")
+def test_what_may_be_shared_is_not_named_unless_the_side_has_its_own_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = tmp_path / "tree"
+    own = tree / "one"
+    (own / "netlib").mkdir(parents=True)
+    side = SideCode(
+        own=str(own), others=[str(tree), str(tree / "two")], allowed=[str(tree), str(tree / "dep")]
+    )
+    for folder in ("lib", "dep"):
+        assert _place(monkeypatch, tree / folder / "netlib" / "model.py", side) == ""
+    assert "outside its code" in _place(monkeypatch, tree / "two" / "netlib" / "model.py", side)
+    (own / "netlib" / "model.py").touch()
+    said = _place(monkeypatch, tree / "lib" / "netlib" / "model.py", side)
+    assert f"its own copy is {own / 'netlib' / 'model.py'}. Put . into PYTHONPATH" in said
+    assert _place(monkeypatch, tree / "dep" / "netlib" / "model.py", side) == ""
+
+
+@pytest.mark.usefixtures("module")
+def test_a_workload_that_both_sides_share_must_import_own_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own"
+    side = SideCode(own=str(own), shared_workloads=["other:Net"])
+    installed = own / ".venv" / "lib" / "site-packages" / "netlib" / "model.py"
+    for file, is_own in ((own / "model.py", True), (installed, False), (tmp_path / "away.py", False)):
+        assert _place(monkeypatch, file, side) == ""
+        said = shared_module("other:Net")
+        assert bool(said) is not is_own
+        assert shared_module("mlp:small") == ""
+    assert said == (
+        f"it would run other:Net, which is outside its code: both sides run the same code, because no module of {own} "
+        "is imported. Name a class in the repository; or let the sides differ by set=, env= or python="
+    )
+
+
+def test_a_users_module_with_the_name_of_one_of_pythons_own_is_named_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = SideCode(own=str(tmp_path / "own"), others=[str(tmp_path / "tree")])
+    monkeypatch.setenv(SIDE, side.to_json())
+    assert shared_module() == ""
+    module = ModuleType("queue")
+    module.__file__ = str(tmp_path / "tree" / "queue.py")
+    monkeypatch.setitem(sys.modules, "queue", module)
+    assert shared_module().startswith(f"it would import queue from {module.__file__}")
+
+
+@pytest.mark.usefixtures("module")
+def test_packages_that_pdm_keeps_in_the_repository_serve_both_sides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = SideCode(own=str(tmp_path / "own"), others=[str(tmp_path / "tree")])
+    file = tmp_path / "tree" / "__pypackages__" / "3.11" / "lib" / "netlib" / "model.py"
+    assert _place(monkeypatch, file, base) == ""
+
+
+@pytest.mark.usefixtures("module")
+def test_a_finder_that_comes_before_pythonpath_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The finders of meson-python and scikit-build-core do."""
+    own, tree, file = tmp_path / "own", tmp_path / "tree", Path("src/netlib/model.py")
+    (own / file).parent.mkdir(parents=True)
+    (own / file).touch()
+    side = SideCode(own=str(own), others=[str(tree)])
+    assert "Put src into PYTHONPATH" in _place(monkeypatch, tree / file, side)
+    monkeypatch.syspath_prepend(own / "src")
+    advice = "the finder of an editable installation comes before PYTHONPATH"
+    assert advice in _place(monkeypatch, tree / file, side)
+    monkeypatch.syspath_prepend(tree / "src")
+    assert "remove any absolute path to it from your code" in _place(monkeypatch, tree / file, side)
+
+
+def test_older_and_newer_versions_understand_a_sides_description() -> None:
+    side = SideCode(own="a", others=["b"])
+    assert set(json.loads(side.to_json())) == {"own", "others"}  # what the first version knows
+    assert SideCode.from_json(json.dumps({"own": "a", "others": ["b"], "later": 1})) == side
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ddpbench.errors import LaunchError, OutputError, RequestError, SideError
-from ddpbench.launch.interleave.own_files import check_own_files, with_overrides
+from ddpbench.launch.interleave.own_files import with_checked_files, with_overrides
 from ddpbench.launch.interleave.search import with_search
 from ddpbench.launch.interleave.sides import (
     COPIES,
@@ -177,9 +177,7 @@ def _placed(asked: ComparisonRequest, code: Path) -> tuple[Placed, Placed]:
         with_overrides(place(base, asked.experiment, code, new), overrides),
         with_overrides(place(new, asked.experiment, code, base), overrides),
     )
-    sides = with_search(sides)
-    check_own_files(sides)
-    return sides
+    return with_checked_files(with_search(sides))
 
 
 def _made(out: Path) -> Made:

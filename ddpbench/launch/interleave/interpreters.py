@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from ddpbench.helper_process import child_environment
 
@@ -15,11 +16,9 @@ _ASK_S = 120
 """Time limit for an interpreter to list its search path, seconds."""
 
 _LIST = """
-import json, os, sys, sysconfig
-from importlib import metadata
-from urllib.parse import unquote, urlsplit
+import json, sys, sysconfig
 
-path, found, copies = [place for place in sys.path if place], {}, {}
+path, found = [place for place in sys.path if place], {}
 for finder in sys.meta_path:
     home = sys.modules.get(getattr(finder, "__module__", ""))
     for places in (
@@ -32,23 +31,34 @@ for finder in sys.meta_path:
             for value in values if isinstance(values, list) else [values]:
                 if isinstance(name, str) and isinstance(value, str):
                     found[value] = name
+prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix]
+environment = [sys.prefix, sys.base_prefix, sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+answer = {"path": path, "found": found, "prefixes": prefixes, "environment": environment}
+print(json.dumps(answer))
+"""
+
+_LIST_COPIES = """
+import json, re, sys
+from importlib import metadata
+from urllib.parse import unquote, urlsplit
+
+copies = []
 for dist in metadata.distributions():
     try:
         origin = json.loads(dist.read_text("direct_url.json") or "{}")
-        if "dir_info" not in origin or origin["dir_info"].get("editable") or not origin.get("url", "").startswith("file://"):
+        name = re.sub(r"[-_.]+", "-", dist.metadata["Name"]).lower()
+        place = urlsplit(origin.get("url", ""))
+        source = unquote(place.path) if place.scheme == "file" and "dir_info" in origin else ""
+        if origin.get("dir_info", {}).get("editable") or not (source or name in sys.argv[1:]):
             continue
-        source = unquote(urlsplit(origin["url"]).path)
         for file in dist.files or ():
-            name, _, rest = str(file).partition("/")
-            name = name if rest else name.removesuffix(".py") if name.endswith(".py") else ""
-            if name.isidentifier() and (str(file).endswith((".py", ".so")) or not rest):
-                copies[name] = source
-    except (OSError, ValueError, AttributeError):
+            top, _, rest = str(file).partition("/")
+            top = top if rest else top.removesuffix(".py") if top.endswith(".py") else ""
+            if top.isidentifier() and (str(file).endswith((".py", ".so")) or not rest):
+                copies.append([top, name, source])
+    except (OSError, ValueError, AttributeError, TypeError):
         continue
-prefixes = [sys.prefix, sys.base_prefix, sys.exec_prefix]
-environment = [sys.prefix, sys.base_prefix, sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
-answer = {"path": path, "found": found, "copies": copies, "prefixes": prefixes, "environment": environment}
-print(json.dumps(answer))
+print(json.dumps(copies))
 """
 
 
@@ -60,8 +70,6 @@ class Searched:
     """`sys.path`."""
     found: Mapping[Path, str] = field(default_factory=dict)
     """By file or folder, the name of each module that the finders of editable packages know."""
-    copies: Mapping[str, Path] = field(default_factory=dict)
-    """Source folders of packages that were installed from a local folder as copies, by import name."""
     prefixes: Sequence[Path] = ()
     """The folders of the interpreter's environment."""
     environment: Sequence[Path] = ()
@@ -71,9 +79,22 @@ class Searched:
 @cache
 def searched(python: str) -> Searched:
     """Ask an interpreter where it finds modules. Return no places if it does not answer."""
+    said = _answer(python, _LIST)
+    if said is None:
+        return Searched()
+    return Searched(
+        path=[Path(place).resolve() for place in said["path"]],
+        found={Path(place).resolve(): name for place, name in said["found"].items()},
+        prefixes=[Path(place).resolve() for place in set(said["prefixes"])],
+        environment=[Path(place).resolve() for place in said["environment"]],
+    )
+
+
+def _answer(python: str, script: str, *words: str) -> Any:
+    """Return what an interpreter prints as JSON when it runs `script`; None if it does not answer."""
     try:
         done = subprocess.run(
-            [python, "-P", "-c", _LIST],
+            [python, "-P", "-c", script, *words],
             env=child_environment(),
             capture_output=True,
             text=True,
@@ -81,16 +102,20 @@ def searched(python: str) -> Searched:
             timeout=_ASK_S,
             check=False,
         )
-        said = json.loads(done.stdout.splitlines()[-1])
+        return json.loads(done.stdout.splitlines()[-1])
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):
-        return Searched()
-    return Searched(
-        path=[Path(place).resolve() for place in said["path"]],
-        found={Path(place).resolve(): name for place, name in said["found"].items()},
-        copies={name: Path(place).resolve() for name, place in said["copies"].items()},
-        prefixes=[Path(place).resolve() for place in set(said["prefixes"])],
-        environment=[Path(place).resolve() for place in said["environment"]],
-    )
+        return None
+
+
+def installed_copies(python: str, projects: Iterable[str]) -> dict[str, tuple[str, Path | None]]:
+    """Return the packages that are installed as copies of code in a local folder, or of one of these projects.
+
+    The result has, by import name, the project's normalised name and, if it is known, the folder.
+    """
+    return {
+        top: (name, Path(source).resolve() if source else None)
+        for top, name, source in _answer(python, _LIST_COPIES, *projects) or ()
+    }
 
 
 def forget() -> None:

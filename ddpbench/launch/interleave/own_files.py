@@ -18,8 +18,7 @@ from typing import Any, NoReturn
 
 from ddpbench.errors import RequestError
 from ddpbench.launch.interleave.interpreters import same_environment, searched
-from ddpbench.launch.interleave.search import own_code, roots_of
-from ddpbench.launch.interleave.sides import Placed, top_of
+from ddpbench.launch.interleave.sides import Placed, own_code, roots_of, top_of
 from ddpbench.launch.interleave.turns import side_environment
 from ddpbench.launch.own_workloads import OWN_SETTINGS, file_in, resolved, with_file
 from ddpbench.shipped import shipped_experiments
@@ -93,28 +92,48 @@ def _changed(override: str, change: Callable[[str], str]) -> str:
     return f"{key}={f'[{written}]' if isinstance(value, list) else written}"
 
 
-def check_own_files(sides: Sequence[Placed]) -> None:
+def with_checked_files(sides: tuple[Placed, Placed]) -> tuple[Placed, Placed]:
     """Check that every user's file that a side measures is in the side's own code.
 
-    Nothing is checked if both sides run the code in the working directory. Two kinds of shared files are allowed:
-    profiles outside of both sides' repositories, and files of strategies and algorithms that ship with ddpbench's
-    experiments.
+    Nothing is checked if both sides run the code in the working directory. Three kinds of shared files are allowed:
+    profiles outside of both sides' repositories; files of strategies and algorithms that ship with ddpbench's
+    experiments; and installed packages' modules, which are the same on both sides. If such a workload is measured and
+    nothing but the code differs, the returned sides' processes check that they import code of their side.
 
     Args:
-        sides: both sides, as returned by `with_overrides`.
+        sides: both sides, as returned by `with_overrides` and `with_search`.
 
     Raises:
         RequestError: a file is outside a side's code; the message says what to give instead.
     """
     if all(side.folder is None for side in sides):
-        return
+        return sides
     tops, alike = roots_of(sides), same_environment(*(side.python for side in sides))
+    shared = set()
     for side in sides:
         for named in _named(side.experiment, side.overrides):
-            if is_import_path(named.name) and not file_in(named.name):
-                _check_module(side, named, tops, alike=alike)
-            else:
+            if not is_import_path(named.name) or file_in(named.name):
                 _check(side, named, tops)
+            elif _check_module(side, named, tops, alike=alike) and named.kind == "workload":
+                shared.add(named.name)
+    if not shared or not alike or _settings_differ(sides):
+        return sides
+    base, new = (
+        side if side.code is None else replace(side, code=replace(side.code, shared_workloads=sorted(shared)))
+        for side in sides
+    )
+    return base, new
+
+
+def _settings_differ(sides: Sequence[Placed]) -> bool:
+    """Return whether two sides have different overrides, or experiments' files with different contents."""
+    base, new = sides
+    if sorted(base.spec.overrides) != sorted(new.spec.overrides):
+        return True
+    try:
+        return base.experiment.read_bytes() != new.experiment.read_bytes()
+    except OSError:
+        return False  # reported when a side starts
 
 
 def _check(side: Placed, named: _Named, tops: Sequence[Path]) -> None:
@@ -152,38 +171,37 @@ def _check(side: Placed, named: _Named, tops: Sequence[Path]) -> None:
     _refuse(side, named, found, "put the experiment into the repository, next to the code that it measures")
 
 
-def _check_module(side: Placed, named: _Named, tops: Sequence[Path], *, alike: bool) -> None:
-    """Check, for one side, that a class named by its module (`package.module:Class`) is imported from the side's code.
+def _check_module(side: Placed, named: _Named, tops: Sequence[Path], *, alike: bool) -> bool:
+    """Check, for one side, a class named by its module (`package.module:Class`).
 
-    A module outside of both sides' code is allowed in three cases: the sides have different environments, each with its
-    own packages; it is an installed strategy or algorithm without source in the repository; or it belongs to ddpbench.
+    Return whether the module is in neither side's code, such as an installed package's. This is allowed if the sides
+    have different environments (not `alike`), or if the side's code does not have the module's source.
 
     Raises:
-        RequestError: the module is outside the side's code.
+        RequestError: the module is in code that is not the side's, or it is a copy of the side's code.
     """
     found, code = _module(side, named.name), own_code(side)
-    if found is None or (
-        innermost(found, [code, *tops]) == code and not _is_in_environment(side, found, code)
-    ):
-        return
+    if found is None:
+        return False  # reported when the side starts
+    allowed = [] if side.code is None else [Path(one).resolve() for one in side.code.allowed]
+    root = innermost(found, [code, *allowed, *tops])
+    installed = root is None or _is_in_environment(side, found, root)
+    if root == code and not installed:
+        return False
     module = named.name.rpartition(":")[0]
     parts = module.split(".")
-    sources = [one for end in (".py", "/__init__.py") for one in _holding(code, "/".join(parts) + end)]
+    held = [one for end in (".py", "/__init__.py") for one in _holding(code, "/".join(parts) + end)]
+    sources = [one for one in held if innermost((code / one).resolve(), [code, *allowed]) == code]
     words = f"{side.spec.words}: its {named.kind} {named.name} would be imported from {found}{OUTSIDE}"
-    root = innermost(found, tops)
-    if root is not None and not _is_in_environment(side, found, root):
+    if not installed and root not in allowed:
         where = _relative(found, tops)
         raise RequestError(f"{words}give its file by the path from the repository's root, such as {where}")
-    if not alike or parts[0] == "ddpbench" or (named.kind != "workload" and not sources):
-        return
-    if sources:
-        folder = sources[0].parents[len(parts) - (sources[0].name != "__init__.py")]
-        raise RequestError(
-            f"{words}give its file by the path from the repository's root, {sources[0]}, or put {folder} into "
-            "PYTHONPATH, which is read as each side's own folder"
-        )
+    if not alike or parts[0] == "ddpbench" or not sources:
+        return parts[0] != "ddpbench"
+    folder = sources[0].parents[len(parts) - (sources[0].name != "__init__.py")]
     raise RequestError(
-        f"{words}give each side its own environment with python=, or name a class in the repository"
+        f"{words}give its file by the path from the repository's root, {sources[0]}, or put {folder} into "
+        "PYTHONPATH, which is read as each side's own folder"
     )
 
 

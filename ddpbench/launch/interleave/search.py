@@ -11,25 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ddpbench.launch.interleave.contents import copies_of_projects, may_be_shared, repository_inside
 from ddpbench.launch.interleave.interpreters import forget, same_environment, searched
-from ddpbench.launch.interleave.sides import Placed, top_of
+from ddpbench.launch.interleave.sides import Placed, own_code, repository_of, roots_of
 from ddpbench.side_code import SideCode, innermost, is_installed
 from ddpbench.user_files import is_others
-
-
-def own_code(side: Placed) -> Path:
-    """Return the folder of a side's code."""
-    return (side.folder or top_of(Path.cwd()) or Path.cwd()).resolve()
-
-
-def roots_of(sides: Sequence[Placed]) -> list[Path]:
-    """Return the roots of all compared code: both sides' folders, and the repositories around them."""
-    codes = [side.folder if side.spec.path and side.folder else Path.cwd() for side in sides]
-    return [
-        *dict.fromkeys(
-            [*(top_of(code) or code.resolve() for code in codes), *(own_code(one) for one in sides)]
-        )
-    ]
 
 
 def with_search(sides: tuple[Placed, Placed]) -> tuple[Placed, Placed]:
@@ -42,19 +28,48 @@ def with_search(sides: tuple[Placed, Placed]) -> tuple[Placed, Placed]:
     forget()
     roots = roots_of(sides)
     alike = same_environment(*(side.python for side in sides))
-    base, new = (_with_search(side, roots, alike=alike) for side in sides)
+    copies = copies_of_projects(sides, roots) if alike else {}
+    inner = _shared_repositories(sides, roots)
+    base, new = (_with_search(side, sides, roots, inner, copies) for side in sides)
+    if inner:
+        listed = ", ".join(map(str, inner))
+        remark = f"both sides use the same files of {listed}, which the commits do not contain"
+        base = replace(base, remarks=(*base.remarks, remark))
     return base, new
 
 
-def _with_search(side: Placed, roots: Sequence[Path], *, alike: bool) -> Placed:
-    """Return a side with the folders that it searches first. If `alike`, both sides have the same environment."""
+def _shared_repositories(sides: tuple[Placed, Placed], roots: Sequence[Path]) -> list[Path]:
+    """Return repositories inside compared code from which modules may be imported, and which both sides may share."""
+    found: dict[Path, Path] = {}
+    for side in sides:
+        places = searched(side.python)
+        for place in (*places.path, *_parents(places.found)):
+            root = innermost(place, roots)
+            if root is not None and not is_installed(place, root, places.prefixes):
+                inner = repository_inside(place, root)
+                found |= {inner: root} if inner is not None else {}
+    return [inner for inner, root in found.items() if may_be_shared(inner, root, sides)]
+
+
+def _with_search(
+    side: Placed,
+    sides: tuple[Placed, Placed],
+    roots: Sequence[Path],
+    inner: Sequence[Path],
+    copies: Mapping[str, str],
+) -> Placed:
+    """Return a side with the folders that it searches first.
+
+    Both sides may share the repositories `inner`. `copies` has the installed copies of compared projects.
+    """
     own, places = own_code(side), searched(side.python)
-    top = own if side.spec.ref else top_of(own) or own
-    copies = {name: str(place) for name, place in places.copies.items() if innermost(place, roots)}
+    whole = repository_of(side)
+    tops = {own_code(one): repository_of(one) for one in sides}
     code = SideCode(
         own=str(own),
         others=[str(root) for root in roots if root != own],
-        copies=copies if alike else {},
+        copies=copies,
+        allowed=[str(one) for one in (*([whole] if whole != own else []), *inner)],
     )
 
     def mine(folders: Iterable[Path]) -> Iterator[Path]:
@@ -63,16 +78,23 @@ def _with_search(side: Placed, roots: Sequence[Path], *, alike: bool) -> Placed:
             root = innermost(place, roots)
             if root is None or is_installed(place, root, places.prefixes):
                 continue
-            copy = (own if root == own else top) / place.relative_to(root)
-            if copy.is_dir() and copy.resolve().is_relative_to(own):
-                yield copy
+            relative = place.relative_to(tops.get(root, root))
+            for one in [place] if root == own else [own / place.relative_to(root), whole / relative]:
+                if one.is_dir() and one.resolve().is_relative_to(whole):
+                    yield one
 
     folder = side.folder or Path.cwd()
     # Python would search the working directory last if other users can write in it.
     usual = [folder, folder / "src"] if side.folder is not None or not is_others(folder) else []
     usual = [place for place in usual if place.is_dir()]
-    first = dict.fromkeys([*mine(places.path), *usual, *mine(_parents(places.found))])
-    return replace(side, first=tuple(first), code=code)
+    found = [*mine(places.path), *usual, *mine(_parents(places.found))]
+    outside = [place for place in dict.fromkeys(found) if not place.resolve().is_relative_to(own)]
+    first = [place for place in dict.fromkeys(found) if place not in outside]
+    if outside:
+        listed = ", ".join(map(str, outside))
+        remark = f"{side.spec.words}: modules in {listed} are used too, although outside of this folder"
+        side = replace(side, remarks=(remark,))
+    return replace(side, first=(*first, *outside), code=code)
 
 
 def _parents(found: Mapping[Path, str]) -> Iterator[Path]:

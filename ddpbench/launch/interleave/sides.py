@@ -234,11 +234,13 @@ class Placed:
     """The folders that the side's processes search first for modules."""
     code: SideCode | None = None
     """A description of the side's code for its processes; None if both sides run the code in the working directory."""
+    remarks: tuple[str, ...] = ()
+    """Sentences on code that both sides use."""
 
     @property
     def notes(self) -> list[str]:
         """Sentences about surprising properties of the measured code, such as uncommitted changes."""
-        notes = []
+        notes = [*self.remarks]
         if self.folder is not None and self.commit.endswith("+"):
             notes.append(
                 f"{self.spec.name}: {self.folder} has uncommitted changes or new files, which are "
@@ -249,6 +251,27 @@ class Placed:
                 f"{self.spec.words}: submodules are left out, because a commit does not contain their files"
             )
         return notes
+
+
+def own_code(side: Placed) -> Path:
+    """Return the folder of a side's code."""
+    return (side.folder or top_of(Path.cwd()) or Path.cwd()).resolve()
+
+
+def repository_of(side: Placed) -> Path:
+    """Return the root of the repository around a side's code; the code's folder if it is a commit or there is none."""
+    own = own_code(side)
+    return own if side.spec.ref else top_of(own) or own
+
+
+def roots_of(sides: Sequence[Placed]) -> list[Path]:
+    """Return the roots of all compared code: both sides' folders, and the repositories around them."""
+    codes = [side.folder if side.spec.path and side.folder else Path.cwd() for side in sides]
+    return [
+        *dict.fromkeys(
+            [*(top_of(code) or code.resolve() for code in codes), *(own_code(one) for one in sides)]
+        )
+    ]
 
 
 def place(spec: SideSpec, experiment: Path, out: Path, other: SideSpec | None = None) -> Placed:
@@ -376,18 +399,25 @@ def _commit_of(spec: SideSpec, folder: Path | None, out: Path) -> str:
     """Return the commit of a side's code, with `+` if there are changes or new files; empty outside a repository."""
     if spec.ref:
         return git(Path.cwd(), "rev-parse", "--short=12", f"{spec.ref}^{{commit}}")
-    where = folder or Path.cwd()
+    return commit_at(folder or Path.cwd(), out, "--short=12")
+
+
+def commit_at(where: Path, out: Path | None = None, *form: str) -> str:
+    """Return the commit that is checked out around a folder, with `+` if there are changes or new files.
+
+    It is empty outside a repository. Files in `out` are not counted as changes, nor are
+    those that Python or ddpbench writes. `form` has options of `git rev-parse`.
+    """
     top = top_of(where)
     if top is None:
         return ""
-    # Files that Python or ddpbench writes are not counted as changes.
     own = [":(exclude,top,glob)**/__pycache__/**"]
-    if out.resolve().is_relative_to(top):
+    if out is not None and out.resolve().is_relative_to(top):
         own.append(f":(exclude,top,literal){out.resolve().relative_to(top)}")
     status = git(where, "status", "--porcelain", "--untracked-files=no", "--", ":/", *own)
     new = git(top, "ls-files", "-z", "--others", "--exclude-standard", "--", ":/", *own).split("\0")
     changed = status or without_own(top / name for name in new if name)
-    return git(where, "rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
+    return git(where, "rev-parse", *form, "HEAD") + ("+" if changed else "")
 
 
 def _interpreter(spec: SideSpec) -> str:
@@ -438,6 +468,12 @@ def _top_among(folder: Path, places: Sequence[Path]) -> Path | None:
     """
     own = _store(folder)
     return top_of(folder) if own is not None and own in map(_store, places) else None
+
+
+def is_same_repository(one: Path, other: Path) -> bool:
+    """Return whether two folders are in one repository, or in worktrees of one."""
+    store = _store(one)
+    return store is not None and store == _store(other)
 
 
 def _store(folder: Path) -> Path | None:

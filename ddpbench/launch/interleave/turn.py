@@ -100,7 +100,14 @@ def _told_to_go(number: int, *, turn: Turn | None, cases: Sequence[PlannedCase])
     """
     own = [(at, entry.case) for at, entry in enumerate(cases) if entry.skip_reason is None]
     whole = {at: why for at, case in own if (why := whole_because(case))}
-    _tell("ready", round=number, turnstile=turn is not None, cases=[at for at, _ in own], whole=whole)
+    _tell(
+        "ready",
+        round=number,
+        turnstile=turn is not None,
+        cases=[at for at, _ in own],
+        whole=whole,
+        checks_modules=True,  # that all of them are the side's own
+    )
     word = sys.stdin.readline().strip()
     if turn is not None:
         turn.alone = word != IN_TURN

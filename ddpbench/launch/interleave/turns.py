@@ -52,6 +52,7 @@ _AT_ONCE_S = 3.0
 """Seconds that interrupted sides may take to end before their processes are killed."""
 _STACK_S = 5.0
 _MOST_WORDS = 400
+_UNCHECKED = "its ddpbench is older, and does not check that the modules it imports are this side's own"
 
 
 TurnKind = Literal["blocks", "launches"]
@@ -416,6 +417,8 @@ class _Process:
                 self.at_turnstile = message.get("turnstile") is True and isinstance(whole, dict)
                 self.cases = tuple(cases) if isinstance(cases, list) else ()
                 self.whole = whole if isinstance(whole, dict) else {}
+                if first and self._placed.code is not None and message.get("checks_modules") is not True:
+                    self._listener.event(f"{self.words}: {_UNCHECKED}")
                 return True
             if kind == "doing":
                 self._doing = f"it was {message.get('what')}"

@@ -171,7 +171,10 @@ class Rank:
         writer.write(Met(start_ns=meeting_ns, end_ns=met_ns, backend=backend))
         with self._group_when_asked(control, device):
             self._train(writer, training, model, control, (started_ns, meeting_ns, met_ns))
-        if said := shared_module():
+        is_last = (
+            self.place.rank == self.place.processes - 1
+        )  # the first may be a server, which trains nothing
+        if said := shared_module(self.case.workload if is_last else ""):
             raise SharedCodeError(said)
         self.heartbeat.enter("finishing")
         leave(control, borrowed=self.case.launcher in OF_FRAMEWORKS)
