@@ -283,7 +283,8 @@ def row(tmp_path_factory: pytest.TempPathFactory) -> Row:
 def named(row: Row, name: str, **changed: Any) -> Row:
     """Return the case under another name, which is long, and with another strategy's name than others."""
     case = dataclasses.replace(row.case, **changed.pop("case", {}))
-    return dataclasses.replace(row, case_id=name, case=case, strategy_name=name, names=Named(name), **changed)
+    changed.setdefault("strategy_name", name)
+    return dataclasses.replace(row, case_id=name, case=case, names=Named(name), **changed)
 
 
 class Named(Namer):
@@ -363,12 +364,15 @@ def test_among_several_cases_a_title_names_its_own_however_long_the_name(
     row: Row, waits: Sequence[float]
 ) -> None:
     long = "DDP under a launcher (gpt:nano, one loader worker, static graph, gradients as views)"
-    rows = [named(row, long), named(row, "other")]
+    rows = [named(row, long, strategy_name="DDP"), named(row, "other", strategy_name="DDP")]
     times = [*ranks_of(rows[0], waits), *ranks_of(rows[1], [0.0, 0.0])]
-    assert "DDP under a launcher" in step_times.section(times, Checked(), rows).pictures[0].heading
-    alone = step_times.section(times[:2], Checked(), rows[:1]).pictures[0].heading
-    assert short_enough(alone)
-    assert "DDP" not in alone
+    (picture,) = step_times.section(times, Checked(), rows).pictures
+    assert short_enough(picture.heading)
+    assert picture.heading.endswith(": DDP at 2 ranks")
+    assert f"The title is on {long}." in picture.caption
+    (alone,) = step_times.section(times[:2], Checked(), rows[:1]).pictures
+    assert short_enough(alone.heading)
+    assert "The title is on" not in alone.caption
 
 
 def test_a_server_is_named_and_is_whom_workers_wait_for(row: Row) -> None:

@@ -148,7 +148,7 @@ def _drawn(cases: Sequence[Strips], first: Sequence[str]) -> list[Strips]:
 
 
 def _picture(cases: Sequence[Strips], every_case: Sequence[Strips], missing: Mapping[str, str]) -> Picture:
-    heading = _title(cases, every_case)
+    heading, named = _title(cases, every_case)
     every = [each for one in cases for each in one.ranks]
     rows = [one.row for one in cases]
     launches = sorted({each.launches for each in every})
@@ -160,6 +160,7 @@ def _picture(cases: Sequence[Strips], every_case: Sequence[Strips], missing: Map
         [
             f"Each thin tick: 5 % of a rank's timed steps, of {counted} launches; thick: median; triangle: p95.",
             *_serving(cases),
+            *named,
             *marks_of(rows, missing),
             *(
                 [f"The axis ends before single steps of up to {milliseconds(beyond / 1e3)} ms."]
@@ -227,7 +228,11 @@ def _how_waits_are_read(cases: Sequence[Strips]) -> list[str]:
     ]
 
 
-def _title(cases: Sequence[Strips], every_case: Sequence[Strips]) -> str:
+_Title = tuple[str, Sequence[str]]
+"""A title, and a sentence with the name of its case if the title has no room for all of it."""
+
+
+def _title(cases: Sequence[Strips], every_case: Sequence[Strips]) -> _Title:
     """Return the finding: the rank that waits longest in a step, or else how much steps vary.
 
     `cases` are drawn, of `every_case`. Waits shorter than the margin of verdicts, as a share of the step, are left
@@ -236,7 +241,7 @@ def _title(cases: Sequence[Strips], every_case: Sequence[Strips]) -> str:
     fair = [one for one in cases if not one.row.oversubscribed]
     if not any(one.row.case.world_size > 1 for one in fair) and any(one.row.oversubscribed for one in cases):
         drawn = " drawn" if any(_is_fair_above_one(one) for one in every_case) else ""
-        return f"Every case{drawn} above one rank ran oversubscribed: none is ranked"
+        return f"Every case{drawn} above one rank ran oversubscribed: none is ranked", ()
     waits = [
         (each.exposed_wait_s, one, each)
         for one in fair
@@ -264,14 +269,14 @@ def _is_fair_above_one(case: Strips) -> bool:
     return case.row.case.world_size > 1 and not case.row.oversubscribed
 
 
-def _waiting_title(case: Strips, waiting: RankTimes, size: str, cases: Sequence[Strips]) -> str:
+def _waiting_title(case: Strips, waiting: RankTimes, size: str, cases: Sequence[Strips]) -> _Title:
     """Return the finding on the rank that waits longest in a step, for `size` ms."""
     waits_s = [each.exposed_wait_s or 0.0 for each in case.known]
     if not case.servers and len(waits_s) > 1 and min(waits_s) > _MUTUAL * max(waits_s):
         each_other = f"wait for each other, up to {size} ms"
         who = f"Ranks of {_called(case, cases)}"
         wholes = (f"{who} {each_other} a step", f"{who} {each_other}")
-        return _named_title(wholes, f"Ranks {each_other} a step", case, cases)
+        return _named_title(wholes, f"Ranks {each_other}", case, cases)
     whom = "the server" if case.servers else "other ranks"
     if case.row.case.world_size == 2 and not case.servers:
         whom = next((f"rank {one.rank}" for one in case.ranks if one is not waiting), whom)
@@ -281,19 +286,26 @@ def _waiting_title(case: Strips, waiting: RankTimes, size: str, cases: Sequence[
     return _named_title(wholes, f"Rank {waiting.rank} {waits} for {whom}", case, cases)
 
 
-def _named_title(wholes: Sequence[str], nameless: str, case: Strips, cases: Sequence[Strips]) -> str:
-    """Return the first of `wholes` that is short enough, or else a title with the name of its case at the end.
+def _named_title(wholes: Sequence[str], nameless: str, case: Strips, cases: Sequence[Strips]) -> _Title:
+    """Return the first title that is short enough: of `wholes`, or else `nameless`.
 
-    There a page cuts a name that is too long. The name is left out if no other case is drawn.
+    If several cases are drawn, the latter ends with the strategy and the ranks, and a sentence has the case's name.
     """
-    return first_short(*wholes, nameless if len(cases) == 1 else f"{nameless}: {_called(case, cases)}")
+    short = first_short(*wholes, nameless)
+    if short in wholes or len(cases) == 1:
+        return short, ()
+    return f"{nameless}: {_strategy_and_ranks(case)}", [f"The title is on {case.name}."]
+
+
+def _strategy_and_ranks(case: Strips) -> str:
+    return f"{case.row.strategy_name} at {ranks(case.row.case.world_size)}"
 
 
 def _called(case: Strips, cases: Sequence[Strips]) -> str:
     """Name a case by its strategy and ranks, `DDP at 2 ranks`; by its full name if another case has the same two."""
     same = {(one.row.strategy_name, one.row.case.world_size) for one in cases if one is not case}
     key = (case.row.strategy_name, case.row.case.world_size)
-    return case.name if key in same else f"{key[0]} at {ranks(key[1])}"
+    return case.name if key in same else _strategy_and_ranks(case)
 
 
 def _medians(cases: Sequence[Strips]) -> str:
