@@ -337,7 +337,7 @@ def test_noise_tells_what_is_asked_for(run: RunDir) -> None:
 
 def test_noise_needs_a_replicate_and_two_rounds(run: RunDir) -> None:
     write_plan(run, [SINGLE, DDP])
-    with pytest.raises(RecordError, match="no two cases that differ only in replicate"):
+    with pytest.raises(RecordError, match="no two of its cases differ only in replicate"):
         noise_of(run)
 
 

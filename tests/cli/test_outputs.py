@@ -449,7 +449,9 @@ def test_somebody_elses_link_in_a_shared_folder_is_not_followed(
         lambda path: write_output(path, "x"),
         lambda path: replace_user_file(path, b"x"),
     ):
-        with pytest.raises(OutputError, match="is another user's link in a folder that everybody can write"):
+        with pytest.raises(
+            OutputError, match="is a link of another user in a folder that everybody can write"
+        ):
             check(shared / "out")
     assert precious.read_text(encoding="utf-8") == "mine"
     os.chown(shared / "out", 0, 0, follow_symlinks=False)
@@ -481,7 +483,7 @@ def test_somebody_elses_link_to_a_folder_is_not_followed(where: str, shared: Pat
         "before the end": planted / "new",
         "behind the user's link": tmp_path / "own" / "new",
     }[where]
-    refusal = re.escape(f"{planted} is another user's link in a folder that everybody can write")
+    refusal = re.escape(f"{planted} is a link of another user in a folder that everybody can write")
     with pytest.raises(OutputError, match=refusal):
         checked_name(out)
     with pytest.raises(OutputError, match=refusal), new_folder(out):

@@ -310,7 +310,7 @@ def test_two_ranks_of_a_sound_one_are_proved_and_measured(
     ("name", "purpose", "said"),
     [
         ("EndlesslyTheSame", "proof", "all 2 ranks received the same batch"),
-        ("Uneven", "proof", "a pass has 16 batches on rank 0 and 12 on rank 1"),
+        ("Uneven", "proof", "a pass over the data has 16 batches on rank 0 and 12 on rank 1"),
         ("UnevenUntold", "measure", "on rank 0 and 12 on rank 1"),
     ],
 )

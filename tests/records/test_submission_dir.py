@@ -43,7 +43,9 @@ def test_what_cannot_be_shown_as_one_run_is_said(submission: Path) -> None:
         run_at(submission)
     for name in ("nodes-1", "nodes-2"):
         measured(submission / name)
-    with pytest.raises(RequestError, match=f"ddpbench submit {submission} merges them .*/nodes-1$") as caught:
+    with pytest.raises(
+        RequestError, match=f"merge them with ddpbench submit {submission}, .*/nodes-1$"
+    ) as caught:
         run_at(submission)
     assert not isinstance(caught.value, IdentityError)
 

@@ -194,7 +194,7 @@ def test_what_nodes_aggregate_apart_are_transfers_of_their_own() -> None:
         ("ddp", {"precision": "fp16", "options_json": '{"compression": "powersgd"}'}, "infinity"),
         ("ddp", {"algorithm": "ring", "options_json": '{"compression": "powersgd"}'}, "no ring"),
         ("post_local_sgd", {"world_size": 1}, "one rank has no other to average with"),
-        ("post_local_sgd", {"precision": "fp16", "world_size": 2}, "leave out different updates"),
+        ("post_local_sgd", {"precision": "fp16", "world_size": 2}, "skip different updates"),
     ],
 )
 def test_what_cannot_run_is_refused(strategy: str, settings: dict[str, Any], words: str) -> None:

@@ -272,7 +272,7 @@ def test_slots_that_did_not_come_are_named(late: list[str], words: str) -> None:
         place=place(0, 1, slots=3), meeting=meeting, _start_s=0.0, lives=lives, check_stop=lives
     )
     Slot._gather(slot)
-    assert put == [("verdict", {"refusal": f"{words} (of 3) did not come"})]
+    assert put == [("verdict", {"refusal": f"{words} (of 3) did not join"})]
 
 
 def test_how_long_slots_wait_for_each_other_is_set_within_bounds() -> None:

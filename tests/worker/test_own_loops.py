@@ -492,7 +492,7 @@ def test_a_step_that_goes_around_the_strategy_is_told_so(strategy: str) -> None:
     processes = 1 if strategy == "data_parallel" else 2
     _, passed, note = held_in_float64(run_ranks(proofs, processes, "GoesAround", strategy, 2)[0])
     assert not passed
-    assert "without a call of the module that it is given" in note
+    assert "without calling the module that it is given" in note
     assert "model.module" in note
 
 
@@ -546,7 +546,7 @@ def test_replicas_in_threads_that_draw_random_numbers_are_proved() -> None:
 
 @pytest.mark.ranks
 def test_threads_cannot_draw_again_in_backward_what_they_drew() -> None:
-    with pytest.raises(pytest.fail.Exception, match=r"CannotTrainError: .*share one generator"):
+    with pytest.raises(pytest.fail.Exception, match=r"CannotTrainError: .*share one random generator"):
         run_ranks(proofs, 1, "Recomputes", "data_parallel", 2)
     assert all(passed for *_, passed, _ in run_ranks(proofs, 2, "Recomputes", "ddp")[0])
 
@@ -580,7 +580,10 @@ def test_an_update_that_is_left_out_is_found_under_a_schedule_that_begins_at_zer
 @pytest.mark.ranks
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("Uneven", "equally many backwards"), ("OtherBranch", "reaches parameters on one rank that it")],
+    [
+        ("Uneven", "did not call backward() equally often"),
+        ("OtherBranch", "reaches parameters on one rank that it"),
+    ],
 )
 def test_ranks_that_would_wait_for_one_another_are_told_so(name: str, said: str) -> None:
     with pytest.raises(pytest.fail.Exception, match=said):

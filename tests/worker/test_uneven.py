@@ -52,13 +52,13 @@ def verdict(monkeypatch: pytest.MonkeyPatch, *ranks: Training) -> str:
 
 def test_passes_of_different_lengths_are_uneven(monkeypatch: pytest.MonkeyPatch) -> None:
     message = verdict(monkeypatch, rank_of(5, 0, tells=True), rank_of(4, 0, tells=True))
-    assert "a pass has 5 batches on rank 0 and 4 on rank 1" in message
+    assert "a pass over the data has 5 batches on rank 0 and 4 on rank 1" in message
     assert not verdict(monkeypatch, rank_of(5, 0, tells=True), rank_of(5, 0, tells=True))
 
 
 def test_a_rank_that_went_beyond_anothers_end_is_uneven(monkeypatch: pytest.MonkeyPatch) -> None:
     message = verdict(monkeypatch, rank_of(4, 6, tells=False), rank_of(9, 6, tells=False))
-    assert "a pass has 4 batches on rank 0 and more on rank 1" in message
+    assert "a pass over the data has 4 batches on rank 0 and more on rank 1" in message
 
 
 def test_a_rank_that_took_less_than_a_pass_is_no_sign(monkeypatch: pytest.MonkeyPatch) -> None:
