@@ -96,7 +96,7 @@ def test_when_ranks_average_is_said_by_groups_of_them(answer: Any) -> None:
 @pytest.mark.parametrize("answer", [None, [1], [(1, 0, 0)], [("1", 0)]])
 def test_a_servers_log_is_pairs(answer: Any) -> None:
     with pytest.raises(
-        TypeError, match=r"Log: its log\(\) returned .*; it must return a list with one pair per update"
+        TypeError, match=r"Log: its log\(\) returned .*; it must return a list with one pair per"
     ):
         log_of(Log(answer))
 

@@ -581,7 +581,7 @@ def test_an_update_that_is_left_out_is_found_under_a_schedule_that_begins_at_zer
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("Uneven", "did not call backward() equally often"),
+        ("Uneven", r"did not call backward\(\) equally often"),
         ("OtherBranch", "reaches parameters on one rank that it"),
     ],
 )
