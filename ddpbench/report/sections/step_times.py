@@ -289,7 +289,7 @@ def _waiting_title(case: Strips, waiting: RankTimes, size: str, cases: Sequence[
 def _named_title(wholes: Sequence[str], nameless: str, case: Strips, cases: Sequence[Strips]) -> _Title:
     """Return the first title that is short enough: of `wholes`, or else `nameless`.
 
-    If several cases are drawn, the latter ends with the strategy and the ranks, and a sentence has the case's name.
+    If several cases are drawn, `nameless` gets the strategy and the ranks, and a sentence has the case's name.
     """
     short = first_short(*wholes, nameless)
     if short in wholes or len(cases) == 1:
