@@ -87,12 +87,12 @@ def _finding(
         kind="answer",
         text=sentence(text),
         tags=(
+            *([] if f" at {ranks}" in text else [Label(ranks)]),
             *(
                 word
                 for word in grouping.qualifiers(reference.case)
                 if all(word in grouping.qualifiers(run.case) for run in runs)
             ),
-            *([] if f" at {ranks}" in text else [Label(ranks)]),
             *_not_counted(left_out),
             *([f"no cost shown: {named}"] if named and named not in text else []),
             *([", ".join(full)] if slower and not all(one in text for one in full) else []),
