@@ -355,6 +355,13 @@ def test_a_nested_step_that_cannot_replace_its_call_names_the_line(tmp_path: Pat
     assert found.left == [f"step(): say what `loss` is ({why})."]
 
 
+def test_a_default_that_a_nested_function_changes_is_named(tmp_path: Path) -> None:
+    before = "def scaled(loss, factor=[1.0]):\n    factor[0] *= 0.5\n    return loss * factor[0]"
+    source = source_of(before=before, step="loss = scaled(F.mse_loss(model(x), y))\nUPDATE")
+    _, found = written(tmp_path, source)
+    assert f"line {line_of(source, before.splitlines()[0])} makes a default" in "\n".join(found.left)
+
+
 SAM = """
 class Twice(torch.optim.SGD):
     def first_step(self):
@@ -390,6 +397,19 @@ AGREES: dict[str, tuple[str, str, str]] = {
             "optimizer = torch.optim.SGD(model.parameters(), lr=0.05)"
         ),
         PLAIN,
+    ),
+    "attributes that a class computes": (
+        (
+            "class Config(dict):\n    def __getattr__(self, name):\n"
+            "        return self[name] * 2 if name == 'scale' else self[name]"
+        ),
+        "cfg = Config(scale=0.2)",
+        "loss = F.mse_loss(model(x), y) * cfg.scale\nUPDATE",
+    ),
+    "a value that the first batch sets": (
+        "",
+        "first = True",
+        ("if first:\n    mean = x.mean(0)\n    first = False\nloss = F.mse_loss(model(x - mean), y)\nUPDATE"),
     ),
     "training and test sets of the same tensors": (
         "",

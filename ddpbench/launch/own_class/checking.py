@@ -199,6 +199,11 @@ class _Flow:
         else:
             evaluated = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
             inner = _Flow(self.own | set(_arguments(node.args)), _stored(node.body), self.known)
+            self.problems += [
+                f"line {each.lineno} makes a default that a nested function may change; each batch would get a new one"
+                for each in evaluated
+                if isinstance(each, ast.List | ast.Dict | ast.Set) and hasattr(each, "lineno")
+            ]
         for each in evaluated:
             self.expression(each)
         self.bound.add(node.name)

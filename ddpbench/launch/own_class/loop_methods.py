@@ -101,6 +101,7 @@ class LoopMethods(Reading):
             )
         needed = {loss} - {""}
         states = self._carried(loop, statements, needed, is_effect)
+        states |= self._set_at_first(loop, statements, needed, states)
         kept = needed_for(statements, needed | states, is_effect)
         self._note_reads(loop, kept)
         self._tell_left_out(loop, kept)
@@ -173,6 +174,21 @@ class LoopMethods(Reading):
         roles = {**self._model_roles(""), **self._optimizer_roles(), **dict(self.batch.parts)}
         keys = {name: self.tracer.trace(ast.Name(name, ast.Load()), loop.body_scope).key for name in found}
         return {name for name in found if keys[name] not in roles} - set(self._targets())
+
+    def _set_at_first(
+        self, loop: TrainingLoop, statements: list[ast.stmt], needed: set[str], states: set[str]
+    ) -> set[str]:
+        """Return the names that only some batches set, by a condition on what the script keeps, and others read."""
+        decides = states | self._counts(loop)
+        set_by = {
+            each.id
+            for block in statements
+            if isinstance(block, ast.If)
+            and decides & {e.id for e in walk(block.test) if isinstance(e, ast.Name)}
+            for each in here(block.body)
+            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+        }
+        return set_by & carried(statements, needed | states, is_effect) - set(self._targets())
 
     def _begin(self, loop: TrainingLoop, renderer: Renderer, states: set[str]) -> None:
         """Make the generated class's constructor give the names in `states` the values before the first batch."""

@@ -647,6 +647,8 @@ class Tracer:
         holder = Origin(call, scope)
         if any(each.arg is None for each in call.keywords) or unknown_decorator(found, self.script):
             return None
+        if self.writes.is_computed(found, name) or _computes_attributes(found, self.script):
+            return None
         own = {getattr(each, "name", "") for each in found.body}
         if call.args and "__init__" not in own:
             fields = [
@@ -878,6 +880,19 @@ def _reads(node: ast.expr) -> list[ast.expr]:
 
 def _name(scope: Scope) -> str:
     return getattr(scope.node, "name", "")
+
+
+def _computes_attributes(own: ast.ClassDef, script: Script) -> bool:
+    """Return whether a class computes its objects' attributes, other than by reading an entry of the same name."""
+    for name in ("__getattr__", "__getattribute__"):
+        found = script.method(own, name)
+        if found is None:
+            continue
+        key = parameters_of(found[1])[-1]
+        plain = (f"self[{key}]", f"self.get({key})", f"super().{name}({key})")
+        if any(ast.unparse(each) not in plain for each in returned_by(found[1])):
+            return True
+    return False
 
 
 def _sets_attribute(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
