@@ -67,7 +67,7 @@ class LineListener(Listener):
         self._clock = clock
         self._after_s = after_s
         self._what = ""
-        self._done, self._total = 0, 0
+        self._running, self._done, self._total = False, 0, 0
         self._left_s, self._since = 0.0, clock()
 
     def _label(self, entry: PlannedCase) -> str:
@@ -87,20 +87,25 @@ class LineListener(Listener):
 
     def launch_started(self, entry: PlannedCase, what: str, done: int, total: int, left_s: float) -> None:
         self._what = what
-        self._done, self._total = done + 1, total
+        self._running, self._done, self._total = True, done, total
         self._left_s, self._since = left_s, self._clock()
+
+    def _ended(self) -> None:
+        self._done += 1  # starts do not count, because several launches may run at once
+        self._running = False
 
     def _left(self) -> str:
         """Return a phrase for the expected time left; empty below one second.
 
         If the current launch takes longer than expected, the time for the launches after it is not reduced.
         """
-        after = self._total - self._done
+        after = self._total - self._done - self._running
         left_s = max(self._left_s - (self._clock() - self._since), self._left_s * after / (after + 1))
         left_s += self._after_s
         return f"{format_seconds(round(left_s))} left" if left_s >= 1 else ""
 
     def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:
+        self._ended()
         left = self._left() if self._done < self._total else ""
         count = f"[{self._done}/{self._total}{f', {left}' if left else ''}]"
         self._say(f"{count} {_result(self._label(entry), self._what, outcome, samples_per_s)}")
@@ -183,5 +188,6 @@ class BarListener(LineListener):
         self._draw(description=f"{rate}  {self._label(entry)}")
 
     def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:
+        self._ended()
         if outcome.status != "ok":
             self._say(_result(self._label(entry), self._what, outcome, samples_per_s))

@@ -7,11 +7,12 @@ import secrets
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from ddpbench.errors import OutputError, ServerGoneError
 from ddpbench.guard import is_stopped
 from ddpbench.launch.plan import LaunchPlan
-from ddpbench.machine.disturbance import NoiseWatch, oom_kills
+from ddpbench.machine.disturbance import NoiseWatch, oom_kills, own_cpu_s
 from ddpbench.records import LaunchDir, LaunchOutcome, LaunchRequest, RunDir
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.records.job_key import SECRET_VARIABLE
@@ -55,12 +56,10 @@ class LaunchRunner:
             turn: in a comparison of two interleaved sides, the connection to the turnstile, a server at which ranks
                 wait before each block of steps; else None.
         """
-        self._run = run
-        self._hang_timeout_s = hang_timeout_s
-        self._hang_setting = hang_setting
-        self._shared = shared
-        self._session = session
-        self._run_id = run_id
+        self._run, self._run_id = run, run_id
+        self._settings = _Settings(
+            hang_timeout_s=hang_timeout_s, hang_setting=hang_setting, shared=shared, session=session
+        )
         self._turn = turn
 
     def run_launch(
@@ -80,46 +79,59 @@ class LaunchRunner:
             LaunchError: no rank can be started, or their records cannot be written.
             OSError: the run directory can no longer be written.
         """
+        running = self.begin(
+            server,
+            plan,
+            measured_s=measured_s,
+            server_share_s=server_share_s,
+            target_loss=target_loss,
+            on_pulse=on_pulse,
+            lost=lost,
+        )
+        try:
+            running.start()
+            while not running.over:
+                running.look(POLL_S)
+        except BaseException:
+            running.abandon()
+            raise
+        return running.conclude()
+
+    def begin(
+        self,
+        server: Ranks,
+        plan: LaunchPlan,
+        *,
+        measured_s: float,
+        server_share_s: float,
+        target_loss: TargetLoss | None = None,
+        on_pulse: Callable[[Pulse], None] = lambda _: None,
+        lost: Callable[[], str] = str,
+        turn_at: str = "",
+    ) -> RunningLaunch:
+        """Make the launch's directory and return the launch, whose ranks are not started yet.
+
+        `turn_at` is the address at which its ranks ask for their turn, if it alternates with other launches of this
+        process. The other arguments are as in `run_launch`.
+
+        Raises:
+            OSError: the run directory can no longer be written.
+        """
         request = self._request(plan, measured_s, target_loss)
-        directory = self._fresh(request)
-        started_utc = utc_now()
-        asked = self._turn_of(plan)
+        asked = {TURN: turn_at} if turn_at else self._turn_of(plan)
         if plan.purpose == "proof":
             asked[SECRET_VARIABLE] = secrets.token_hex(32)
-        noise = self._noise_of(server, plan)
-        oom_before = oom_kills()
-        start = time.monotonic()
-        seen = _unseen(plan, start)
-        try:
-            asked[ASKED] = str(time.perf_counter_ns())
-            if server.launch([rank.env | asked for rank in plan.ranks], directory):
-                server_share_s += (
-                    time.monotonic() - start
-                )  # charged to the server's start-up and not to the launch
-                noise, start = self._noise_of(server, plan), time.monotonic()
-                seen.alive_at = start
-            self._watch(server, seen, noise, on_pulse, lost)
-        except ServerGoneError as error:
-            server.signal_ranks(signal.SIGKILL)
-            seen.server_gone = str(error)
-        except BaseException:
-            server.signal_ranks(signal.SIGKILL)  # the server may have further launches to serve
-            server.forget()
-            _remove_checkpoints(request, directory)
-            raise
-        server.forget()
-        wall_s = time.monotonic() - start
-        found = noise.stop(seen.cpu_s)
-        directory.rendezvous.unlink(missing_ok=True)
-        _remove_checkpoints(request, directory)
-        return conclude(
-            directory,
-            request,
-            seen,
-            oom=oom_kills() > oom_before,
-            took=Took(started_utc=started_utc, wall_s=wall_s, server_s=server_share_s),
-            noise=found,
-            session=self._session,
+        return RunningLaunch(
+            server=server,
+            plan=plan,
+            directory=self._fresh(request),
+            request=request,
+            asked=asked,
+            in_turn=bool(turn_at),
+            settings=self._settings,
+            server_share_s=server_share_s,
+            on_pulse=on_pulse,
+            lost=lost,
         )
 
     def _request(self, plan: LaunchPlan, measured_s: float, target_loss: TargetLoss | None) -> LaunchRequest:
@@ -141,18 +153,6 @@ class LaunchRunner:
         request.write(directory.request)
         return directory
 
-    def _noise_of(self, server: Ranks, plan: LaunchPlan) -> NoiseWatch:
-        """Return a new monitor, which measures the load that other programs put on the launch's cores."""
-        return NoiseWatch(
-            plan.cores,
-            lambda: [
-                pid for pid in server.pids if pid != server.pid
-            ],  # a launcher's own process, if it is not known yet
-            shared_machine=self._shared,
-            # A fork server reports the helpers' times when ranks end.
-            helpers=plan.case.loader_workers > 0 and not server.reports_helper_times,
-        )
-
     def _turn_of(self, plan: LaunchPlan) -> dict[str, str]:
         """Return the environment variable that makes ranks wait for their turn between blocks; empty if none waits."""
         turn = self._turn
@@ -161,46 +161,135 @@ class LaunchRunner:
         )
         return {TURN: turn.address} if turn is not None and waits else {}
 
-    def _watch(
-        self,
-        server: Ranks,
-        seen: Seen,
-        noise: NoiseWatch,
-        on_pulse: Callable[[Pulse], None],
-        lost: Callable[[], str],
-    ) -> None:
-        while seen.left:
-            for event in server.events(POLL_S):
-                if event["event"] != "exited":
-                    continue
-                rank, at = int(event["rank"]), time.monotonic()
-                seen.beat(rank, server.pulse(rank), at)
-                seen.exited(rank, int(event["code"]), float(event["cpu_s"]), at)
-            now = time.monotonic()
-            for rank in range(seen.ranks):
-                seen.beat(rank, server.pulse(rank), now)
-            noise.tick(computing=seen.pulse(0).phase == "timed steps")
-            on_pulse(seen.pulse(0))
-            if not seen.server_gone and (seen.left or seen.first_bad is not None):
-                seen.server_gone = lost()
-            if seen.server_gone or seen.must_end(now):
-                self._end(server, seen)
-            elif seen.hangs(now, self._hang_timeout_s):
-                self._explain_hang(server, seen)
-                self._end(server, seen)
-            if seen.unheard(now):
-                return
 
-    def _end(self, server: Ranks, seen: Seen) -> None:
-        seen.end(time.monotonic())
-        server.signal_ranks(signal.SIGKILL, tuple(server.pids[rank] for rank in seen.left))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Settings:
+    """What all launches of a runner have in common; see `LaunchRunner`."""
 
-    def _explain_hang(self, server: Ranks, seen: Seen) -> None:
+    hang_timeout_s: float
+    hang_setting: str
+    shared: bool
+    session: str
+
+
+@dataclass(kw_only=True, slots=True)
+class RunningLaunch:
+    """A launch, from the start of its ranks to its outcome.
+
+    Call `start`, then `look` until `over`, then `conclude`; if any of them fails, `abandon`.
+    """
+
+    server: Ranks
+    plan: LaunchPlan
+    directory: LaunchDir
+    request: LaunchRequest
+    asked: dict[str, str]
+    """Variables of all ranks, in addition to each rank's own."""
+    in_turn: bool
+    """True if other launches of this process compute while this one waits; they are no foreign load."""
+    settings: _Settings
+    server_share_s: float
+    """Time to start the fork server that is charged to this launch (s)."""
+    on_pulse: Callable[[Pulse], None]
+    lost: Callable[[], str]
+    """Returns why the launch cannot continue, or an empty text."""
+    _noise: NoiseWatch = field(init=False)
+    _seen: Seen = field(init=False)
+    _start: float = field(init=False)
+    _own_s: float = field(init=False)
+    """CPU time of this process and its descendants at the start (s), for launches in turn."""
+    _server_gone: bool = False
+    _oom_before: int = field(default_factory=oom_kills)
+    _started_utc: str = field(default_factory=utc_now)
+
+    def _begin_now(self) -> None:
+        """Let the launch's time and the measurement of other programs' load begin now."""
+        self._noise = self._noise_of()
+        self._own_s = own_cpu_s() if self.in_turn else 0.0
+        self._start = time.monotonic()
+        self._seen = _unseen(self.plan, self._start)
+
+    def _noise_of(self) -> NoiseWatch:
+        """Return a new monitor, which measures the load that other programs put on the launch's cores."""
+        server, plan = self.server, self.plan
+        return NoiseWatch(
+            plan.cores,
+            lambda: [
+                pid for pid in server.pids if pid != server.pid
+            ],  # a launcher's own process, if it is not known yet
+            shared_machine=self.settings.shared,
+            # A fork server reports the helpers' times when ranks end.
+            helpers=plan.case.loader_workers > 0 and not server.reports_helper_times,
+        )
+
+    def start(self) -> None:
+        """Start the ranks.
+
+        Raises:
+            LaunchError: no rank can be started.
+        """
+        self._begin_now()
+        asked = {**self.asked, ASKED: str(time.perf_counter_ns())}
+        try:
+            if self.server.launch([rank.env | asked for rank in self.plan.ranks], self.directory):
+                # Imports are charged to the server's start-up and not to the launch.
+                self.server_share_s += time.monotonic() - self._start
+                self._begin_now()
+        except ServerGoneError as error:
+            self._lose(error)
+
+    @property
+    def over(self) -> bool:
+        """Return whether all ranks have ended, or cannot be waited for any longer."""
+        return not self._seen.left or self._seen.unheard(time.monotonic()) or self._server_gone
+
+    def look(self, timeout_s: float) -> None:
+        """Wait for the ranks' next events, up to `timeout_s`, look at their heartbeats, and end them if they must end.
+
+        Raises:
+            OSError: the run directory can no longer be written.
+        """
+        try:
+            self._look(timeout_s)
+        except ServerGoneError as error:
+            self._lose(error)
+
+    def _lose(self, error: ServerGoneError) -> None:
+        self.server.signal_ranks(signal.SIGKILL)
+        self._seen.server_gone, self._server_gone = str(error), True
+
+    def _look(self, timeout_s: float) -> None:
+        server, seen = self.server, self._seen
+        for event in server.events(timeout_s):
+            if event["event"] != "exited":
+                continue
+            rank, at = int(event["rank"]), time.monotonic()
+            seen.beat(rank, server.pulse(rank), at)
+            seen.exited(rank, int(event["code"]), float(event["cpu_s"]), at)
+        now = time.monotonic()
+        for rank in range(seen.ranks):
+            seen.beat(rank, server.pulse(rank), now)
+        self._noise.tick(computing=seen.pulse(0).phase == "timed steps")
+        self.on_pulse(seen.pulse(0))
+        if not seen.server_gone and (seen.left or seen.first_bad is not None):
+            seen.server_gone = self.lost()
+        if seen.server_gone or seen.must_end(now):
+            self._end()
+        elif seen.hangs(now, self.settings.hang_timeout_s):
+            self._explain_hang()
+            self._end()
+
+    def _end(self) -> None:
+        self._seen.end(time.monotonic())
+        self.server.signal_ranks(signal.SIGKILL, tuple(self.server.pids[rank] for rank in self._seen.left))
+
+    def _explain_hang(self) -> None:
         """Record which rank the others wait for, and make every rank write its stack traces into its log.
 
         Raises:
             ServerGoneError: the server is stopped; the ranks may have ended long ago.
         """
+        server, seen, settings = self.server, self._seen, self.settings
         if server.is_stopped:
             server.give_up_stopped()
         stopped = [rank for rank in seen.left if is_stopped(server.pids[rank])]
@@ -208,7 +297,35 @@ class LaunchRunner:
             if rank not in stopped:
                 server.signal_ranks(signal.SIGUSR1, (server.pids[rank],))
         time.sleep(STACKS_S)
-        seen.explain_hang(stopped, self._hang_timeout_s, self._hang_setting)
+        seen.explain_hang(stopped, settings.hang_timeout_s, settings.hang_setting)
+
+    def abandon(self) -> None:
+        """Kill the ranks, and remove their checkpoints; the server may have further launches to serve."""
+        self.server.signal_ranks(signal.SIGKILL)
+        self.server.forget()
+        _remove_checkpoints(self.request, self.directory)
+
+    def conclude(self) -> LaunchOutcome:
+        """Judge the launch, whose ranks have ended, write its outcome, and return it.
+
+        Raises:
+            LaunchError: the ranks' records cannot be written.
+            OSError: the run directory can no longer be written.
+        """
+        self.server.forget()
+        wall_s = time.monotonic() - self._start
+        found = self._noise.stop(own_cpu_s() - self._own_s if self.in_turn else self._seen.cpu_s)
+        self.directory.rendezvous.unlink(missing_ok=True)
+        _remove_checkpoints(self.request, self.directory)
+        return conclude(
+            self.directory,
+            self.request,
+            self._seen,
+            oom=oom_kills() > self._oom_before,
+            took=Took(started_utc=self._started_utc, wall_s=wall_s, server_s=self.server_share_s),
+            noise=replace(found, in_turn=True) if self.in_turn else found,
+            session=self.settings.session,
+        )
 
 
 def whole_because(case: Case) -> str:

@@ -14,6 +14,8 @@ from typing import NoReturn
 
 from ddpbench.spec.limits import MAX_RANKS
 
+WAITING = "waiting for its turn"
+"""Phase of a rank 0 whose launch waits while another one computes; it alternates with the phase that it is in."""
 PHASES: Sequence[str] = (
     "starting",
     "building the model",
@@ -27,11 +29,11 @@ PHASES: Sequence[str] = (
     "training to a loss",
     "training with snapshots",
     "finishing",
-    "waiting for its turn",
+    WAITING,
 )
 _SLOT_WORDS = 2  # steps made, and the index of the phase
 PAGE_BYTES = MAX_RANKS * _SLOT_WORDS * 8
-
+"""Number of bytes of a launch's page. A fork server has one page per concurrent launch, one after the other."""
 
 WORDS_BYTES = MAX_RANKS * 2 * 8
 """Number of bytes after the page, which record each rank's process and exit code if another launcher starts ranks."""
@@ -91,7 +93,7 @@ def shared_page(path: Path) -> mmap.mmap:
 class Heartbeat:
     """A rank's slot in the shared memory. Only this rank writes to it, and counting a step is one write."""
 
-    def __init__(self, page: mmap.mmap | bytearray, rank: int) -> None:
+    def __init__(self, page: mmap.mmap | bytearray | memoryview, rank: int) -> None:
         self._words = memoryview(page).cast("Q")
         self._steps = _SLOT_WORDS * rank
         self._words[self._steps] = 0

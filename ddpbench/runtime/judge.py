@@ -254,7 +254,9 @@ def conclude(
     if verdict.status == "failed":
         check_room(directory.path)
     waited_s = waited_seconds(records)
-    if waited_s > 0:  # blocks of the comparison's other side ran meanwhile, and would count as foreign load
+    if (
+        waited_s > 0 and not noise.in_turn
+    ):  # the comparison's other side ran meanwhile, and would count as foreign
         noise = replace(noise, foreign_fraction=0.0, in_turn=True)
     outcome = LaunchOutcome(
         case_id=request.case.case_id,

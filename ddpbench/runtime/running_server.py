@@ -236,6 +236,7 @@ class RunningServer:
         except OSError:
             raise ServerGoneError(f"the fork server is gone{self._tail}") from None
         deadline = time.monotonic() + START_TIMEOUT_S
+        others: list[dict[str, Any]] = []
         while True:
             if time.monotonic() > deadline:
                 self.end()
@@ -244,15 +245,17 @@ class RunningServer:
                 )
             self._waiting()
             events = self.hear(_LOOK_S)
-            for number, event in enumerate(events):
-                if event["event"] == awaited:
-                    # A rank that failed at once may already have reported its end: `hear` returns that next.
-                    self._pending = events[number + 1 :]
-                    return event
-                if event["event"] == "refused":
-                    if event["imported"]:
-                        raise SpoiltError(event["reason"])
-                    raise LaunchError(event["reason"])
+            answer = next((event for event in events if event["event"] in (awaited, "refused")), None)
+            # Ranks may end meanwhile, those of this request too; `hear` returns their reports next.
+            others += [event for event in events if event is not answer]
+            if answer is None:
+                continue
+            self._pending = others
+            if answer["event"] == awaited:
+                return answer
+            if answer["imported"]:
+                raise SpoiltError(answer["reason"])
+            raise LaunchError(answer["reason"])
 
     def end(self) -> None:
         """Make the guard end the server and all ranks, and wait for their end; after a time-out, kill all of them."""

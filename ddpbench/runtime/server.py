@@ -17,6 +17,7 @@ from ddpbench.records import LaunchDir, LaunchRequest
 from ddpbench.records.heartbeat import PAGE_BYTES, Pulse, read_pulse
 from ddpbench.runtime.running_server import SpoiltError, start_server
 from ddpbench.spec import Case
+from ddpbench.spec.limits import MAX_RANKS
 from ddpbench.workloads import is_import_path
 
 ASKED = "DDPBENCH_ASKED_NS"
@@ -29,26 +30,104 @@ find the pairs, so that all rounds start in the same way.
 """
 
 
-class _Page:
-    """Shared memory in which ranks count their steps; ranks inherit its file descriptor."""
+MOST_LANES = 16
+"""Most launches that a fork server runs at once."""
+
+
+class _Pages:
+    """Shared memory in which ranks count their steps, one page per lane; ranks inherit its file descriptor."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("ddpbench-heartbeat", os.MFD_CLOEXEC)
-        os.ftruncate(self.fd, PAGE_BYTES)
-        self._page = mmap.mmap(self.fd, PAGE_BYTES)
-        self._words = memoryview(self._page).cast("Q")
+        os.ftruncate(self.fd, MOST_LANES * PAGE_BYTES)
+        self._memory = mmap.mmap(self.fd, MOST_LANES * PAGE_BYTES)
+        self._words = memoryview(self._memory).cast("Q")
 
-    def clear(self) -> None:
-        self._page[:] = bytes(PAGE_BYTES)
+    def clear(self, lane: int) -> None:
+        self._memory[lane * PAGE_BYTES : (lane + 1) * PAGE_BYTES] = bytes(PAGE_BYTES)
 
-    def pulse(self, rank: int) -> Pulse:
-        return read_pulse(self._words, rank)
+    def pulse(self, lane: int, rank: int) -> Pulse:
+        return read_pulse(self._words, lane * MAX_RANKS + rank)
 
     def close(self) -> None:
-        if not self._page.closed:
+        if not self._memory.closed:
             self._words.release()
-            self._page.close()
+            self._memory.close()
             os.close(self.fd)
+
+
+class Lane:
+    """One of the launches that a fork server can run at the same time, with its ranks and the page of their pulses."""
+
+    reports_helper_times = True
+
+    def __init__(self, server: ServerProcess, number: int) -> None:
+        self._server, self._number = server, number
+        self.pids: tuple[int, ...] = ()
+        self._events: list[dict[str, Any]] = []
+
+    @property
+    def start_s(self) -> float:
+        """Return the time that starting the fork server took (s)."""
+        return self._server.start_s
+
+    @property
+    def pid(self) -> int:
+        """Return the server's process id."""
+        return self._server.pid
+
+    @property
+    def is_stopped(self) -> bool:
+        """Return whether the server is stopped by a signal, so that it starts no ranks and reports no ends."""
+        return self._server.is_stopped
+
+    def give_up_stopped(self) -> NoReturn:
+        """End a stopped server and the ranks of all lanes.
+
+        Raises:
+            ServerGoneError: always.
+        """
+        self._server.give_up_stopped()
+
+    def launch(
+        self, envs: Sequence[Mapping[str, str]], directory: LaunchDir, request: LaunchRequest | None = None
+    ) -> bool:
+        """Like `ServerProcess.launch`, for this lane."""
+        self._events.clear()
+        self.pids = ()
+        self.pids, prepared = self._server.launch_in(self._number, envs, directory, request)
+        return prepared
+
+    def note(self, event: dict[str, Any]) -> None:
+        """Keep an event for `events` if it is the end of a rank of this lane."""
+        if event["event"] == "exited" and event["pid"] in self.pids:
+            self._events.append(event)
+
+    def events(self, timeout_s: float) -> list[dict[str, Any]]:
+        """Return the ends of ranks of this lane, after waiting up to `timeout_s` for an event of any lane.
+
+        Raises:
+            ServerGoneError: the server is gone. A server that stayed stopped has been ended, with its ranks.
+        """
+        if not self._events:
+            self._server.hear_for_lanes(timeout_s)
+        events, self._events = self._events, []
+        return events
+
+    def pulse(self, rank: int) -> Pulse:
+        """Return a rank's heartbeat."""
+        return self._server.pulse_in(self._number, rank)
+
+    def signal_ranks(self, number: signal.Signals, pids: tuple[int, ...] | None = None) -> None:
+        """Send a signal to all ranks, or to the processes in `pids`; SIGKILL also reaches their loader workers."""
+        send = os.killpg if number == signal.SIGKILL else os.kill
+        for pid in self.pids if pids is None else pids:
+            with contextlib.suppress(ProcessLookupError):
+                send(pid, number)
+
+    def forget(self) -> None:
+        """Forget the ranks' process ids, because all ranks have ended."""
+        self.pids = ()
 
 
 class ServerProcess(AbstractContextManager["ServerProcess"]):
@@ -70,14 +149,14 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         `log_stays=False` if the log's folder will be removed, so that errors do not refer to the log.
         """
         self._waiting = waiting
-        self.pids: tuple[int, ...] = ()
+        self._lanes = [Lane(self, 0)]
         started = time.monotonic()
-        self._page = _Page()
-        self._start = partial(start_server, env, log, self._page.fd, log_stays=log_stays, waiting=waiting)
+        self._pages = _Pages()
+        self._start = partial(start_server, env, log, self._pages.fd, log_stays=log_stays, waiting=waiting)
         try:
             self._running = self._start()
         except BaseException:
-            self._page.close()
+            self._pages.close()
             raise
         self.start_s = time.monotonic() - started
 
@@ -104,8 +183,19 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         """
         self._running.give_up_stopped()
 
+    def lane(self, number: int) -> Lane:
+        """Return the lane with this number, below `MOST_LANES`; this object itself controls lane 0."""
+        while len(self._lanes) <= number:
+            self._lanes.append(Lane(self, len(self._lanes)))
+        return self._lanes[number]
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Return the process ids of lane 0's ranks, by rank number."""
+        return self._lanes[0].pids
+
     def events(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Return the server's next events, waiting up to `timeout_s` for the first; an empty list if none came.
+        """Return the ends of lane 0's ranks, like `Lane.events`.
 
         Ends of an earlier launch's ranks are left out. The reason is that a killed rank may sleep in the kernel, where
         no signal reaches it, and may end only during a later launch, which uses the same rank numbers.
@@ -113,14 +203,17 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         Raises:
             ServerGoneError: the server is gone. A server that stayed stopped has been ended, with its ranks.
         """
-        heard = self._running.hear(timeout_s)
-        return [event for event in heard if event["event"] != "exited" or event["pid"] in self.pids]
+        return self._lanes[0].events(timeout_s)
 
-    def _ask(self, awaited: str, **request: Any) -> dict[str, Any]:
-        """Return the server's answer to a request, and store the process ids of ranks forked for it in `pids`."""
-        answer = self._running.ask(awaited, **request)
-        self.pids = tuple(answer.get("pids", ()))
-        return answer
+    def hear_for_lanes(self, timeout_s: float) -> None:
+        """Wait up to `timeout_s` for the server's next events, and give each to the lane whose rank it is about.
+
+        Raises:
+            ServerGoneError: the server is gone. A server that stayed stopped has been ended, with its ranks.
+        """
+        for event in self._running.hear(timeout_s):
+            for lane in self._lanes:
+                lane.note(event)
 
     def launch(
         self,
@@ -133,31 +226,46 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         If `request` is None, the ranks read the request in `directory`. Return whether the server first had to import
         modules or be replaced, because that time does not count as the launch's.
         """
-        self._page.clear()  # otherwise an earlier launch's counts would be taken for this one's
+        return self._lanes[0].launch(envs, directory, request)
+
+    def launch_in(
+        self,
+        lane: int,
+        envs: Sequence[Mapping[str, str]],
+        directory: LaunchDir,
+        request: LaunchRequest | None,
+    ) -> tuple[tuple[int, ...], bool]:
+        """Like `launch`, for the lane with this number. Return the ranks' process ids, and what `launch` returns."""
+        self._pages.clear(lane)  # otherwise an earlier launch's counts would be taken for this one's
         case = (request or LaunchRequest.read(directory.request)).case
         ranks = [{"env": dict(env)} for env in envs]
-        imported = self._prepared(case)
+        imported = self.prepare(case)
         if imported:
             for rank in ranks:
                 if ASKED in rank["env"]:
                     rank["env"][ASKED] = str(time.perf_counter_ns())
-        given = None if request is None else request.to_json()
-        self._ask(
-            "started", do="launch", directory=str(directory.path.absolute()), ranks=ranks, request=given
+        answer = self._running.ask(
+            "started",
+            do="launch",
+            directory=str(directory.path.absolute()),
+            ranks=ranks,
+            request=None if request is None else request.to_json(),
+            lane=lane,
         )
-        return imported
+        return tuple(answer["pids"]), imported
 
-    def _prepared(self, case: Case) -> bool:
+    def prepare(self, case: Case) -> bool:
         """Make the server import the modules that a case's ranks need. Return whether it imported any or was replaced.
 
         If the imports make the server unable to fork, it is replaced, and the ranks import the modules themselves.
+        That ends the ranks of all lanes, so call this for all cases before launching them at once.
         """
         strategy, workload = ("" if is_import_path(name) else name for name in (case.strategy, case.workload))
         needs = strategy, workload
         if needs in _spoiling or needs in self._running.has:
             return False
         try:
-            imported = self._ask("imported", do="import", case=case.to_json())
+            imported = self._running.ask("imported", do="import", case=case.to_json())
         except SpoiltError:
             _spoiling.add(needs)
             self._running.end()
@@ -182,7 +290,7 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         Return None if the rank was killed after `timeout_s`. The other arguments say what to examine; see the functions
         in `ddpbench.runtime.probes`.
         """
-        self._ask(
+        answer = self._running.ask(
             "started",
             do="probe",
             path=str(path.absolute()),
@@ -192,37 +300,38 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
             order=order,
             largest=None if largest is None else largest.to_json(),
         )
+        self._lanes[0].pids = tuple(answer["pids"])
         deadline = time.monotonic() + timeout_s
         in_time = True
         while True:
             self._waiting()
             for event in self.events(0.5):
-                if event["event"] == "exited":
-                    self.pids = ()
-                    return int(event["code"]) if in_time else None
+                self.forget()
+                return int(event["code"]) if in_time else None
             if in_time and time.monotonic() > deadline:
                 in_time = False
                 self.signal_ranks(signal.SIGKILL)
 
     def pulse(self, rank: int) -> Pulse:
-        """Return a rank's heartbeat."""
-        return self._page.pulse(rank)
+        """Return the heartbeat of a rank of lane 0."""
+        return self._lanes[0].pulse(rank)
+
+    def pulse_in(self, lane: int, rank: int) -> Pulse:
+        """Return the heartbeat of a lane's rank."""
+        return self._pages.pulse(lane, rank)
 
     def signal_ranks(self, number: signal.Signals, pids: tuple[int, ...] | None = None) -> None:
-        """Send a signal to all ranks, or to the processes in `pids`; SIGKILL also reaches their loader workers."""
-        send = os.killpg if number == signal.SIGKILL else os.kill
-        for pid in self.pids if pids is None else pids:
-            with contextlib.suppress(ProcessLookupError):
-                send(pid, number)
+        """Like `Lane.signal_ranks`, for lane 0."""
+        self._lanes[0].signal_ranks(number, pids)
 
     def forget(self) -> None:
-        """Forget the ranks' process ids, because all ranks have ended."""
-        self.pids = ()
+        """Forget the process ids of lane 0's ranks, because all of them have ended."""
+        self._lanes[0].forget()
 
     def close(self) -> None:
         """End the ranks and the server, and wait until they have ended."""
         self._running.end()
-        self._page.close()
+        self._pages.close()
 
     def __exit__(self, *_: object) -> None:
         self.close()

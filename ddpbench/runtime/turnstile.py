@@ -1,11 +1,13 @@
-"""A turnstile for the two sides of a comparison, which measure on the same cores: one computes while the other waits.
+"""A turnstile for launches that measure on the same cores: one computes while the others wait.
+
+The launches are those of the two sides of a comparison, or those of a sweep's round; both are called sides here.
 
 The turnstile is a Unix socket, which every process of this host can reach from any network namespace. A side takes the
 turn before a launch and gives it back at the launch's end. In between, rank 0 offers the turn before each block of
-steps. If the other side is waiting for the turn, that side computes one block and then offers the turn in the same way.
-The sides meet before the first timed block, so the side that has warmed up first waits for the other. Only launches
-with the same number in a round (`place`) meet. If one of them fails early, the other continues alone. So blocks of both
-sides follow each other within a fraction of a second, and a disturbance of the machine affects both.
+steps. If another side is waiting for the turn, that side computes one block and then offers the turn in the same way.
+The sides meet before the first timed block, so a side that has warmed up waits for the others. Only launches with the
+same number in a round (`place`) meet. If one of them fails early, the others continue alone. So blocks of all sides
+follow each other closely, and a disturbance of the machine affects all of them.
 
 A request is a line with a verb and the side: `offer`, `meet`, `give`, or `take` with the launch's place. The turnstile
 answers with one byte when the side has the turn.
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import selectors
 import socket
 import threading
@@ -55,8 +58,11 @@ class _Waiting:
 class Turnstile:
     """The server of a turnstile: a socket, and a thread that gives the turn to one side at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, dice: random.Random | None = None) -> None:
         """Open the turnstile's socket, and start the thread.
+
+        With `dice`, the next side is drawn at random from those that have had the fewest turns since they met. Without,
+        it is the one that has waited longest.
 
         Raises:
             OSError: the socket cannot be made.
@@ -64,6 +70,9 @@ class Turnstile:
         self._folder = TemporaryFolder(_FOLDER)
         self.path = self._folder.path / "turnstile"
         self._lock = threading.Lock()
+        self._dice = dice
+        self._turns: dict[str, int] = {}
+        """Number of turns that each side has had in this round."""
         self._holder = ""
         self._waiting: list[_Waiting] = []
         self._order: tuple[str, ...] = ()
@@ -108,6 +117,18 @@ class Turnstile:
             self._holder, self._waiting = "", []
             self._places = dict.fromkeys(order, -1)
             self._launched, self._met = set(), set()
+            self._turns = dict.fromkeys(order, 0)
+
+    def enter(self, side: str) -> None:
+        """Record that a side's launch begins; it has place 0 in its round and asks for its first turn by `offer`."""
+        with self._lock:
+            self._places[side] = 0
+            self._launched.add(side)
+
+    def has_asked(self, side: str) -> bool:
+        """Return whether a side has asked for a turn in this round, or has left the round."""
+        with self._lock:
+            return side not in self._expected
 
     def leave(self, side: str) -> None:
         """Record that a side needs no more turns in this round: take the turn from the side, and don't wait for it."""
@@ -127,15 +148,24 @@ class Turnstile:
         if self._holder == side:
             self._holder = ""
         while not (self._holder or self._expected):
-            index = next((at for at, entry in enumerate(self._waiting) if self._may_go_on(entry)), None)
-            if index is None:
+            entry = self._next()
+            if entry is None:
                 return
-            entry = self._waiting.pop(index)
+            self._waiting.remove(entry)
             self._holder = entry.side
+            self._turns[entry.side] = self._turns.get(entry.side, 0) + 1
             try:
                 entry.connection.sendall(_GRANTED)
             except OSError:  # the process that asked has ended; a rank's side gives the turn back itself
                 self._holder = ""
+
+    def _next(self) -> _Waiting | None:
+        """Return the waiting side that gets the next turn; None if none of them may continue."""
+        able = [entry for entry in self._waiting if self._may_go_on(entry)]
+        if self._dice is None or not able:
+            return able[0] if able else None
+        fewest = min(self._turns.get(entry.side, 0) for entry in able)
+        return self._dice.choice([entry for entry in able if self._turns.get(entry.side, 0) == fewest])
 
     def _may_go_on(self, entry: _Waiting) -> bool:
         """Return whether a waiting side needs only the turn, without waiting for the other side's launch."""
@@ -191,6 +221,7 @@ class Turnstile:
                         self._places[side] = int(place)
                     case ["meet", side]:
                         self._met.add(side)
+                        self._turns[side] = 0
                     case ["offer", side]:
                         pass
                     case _:  # not a process of ours

@@ -5,7 +5,8 @@ over an inherited socket, as one JSON object per line:
 
     from the controlling side   {"do": "import", "case": {...}}, to import what the case's ranks need
                                 {"do": "launch", "directory": ..., "ranks": [{"env": {...}}, ...],
-                                 "request": {...}, or null to read it from the directory}
+                                 "request": {...}, or null to read it from the directory,
+                                 "lane": number of the launch's page, since several launches may run at once}
                                 {"do": "probe", "path": ..., "case": {...} or null, "profile": {...} or null,
                                  "workload": a name or null, "order": whether to find the order of gradients,
                                  "largest": a case of the same workload whose ranks' data are checked, or null}
@@ -42,7 +43,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import ddpbench.strategies
 import ddpbench.workloads
@@ -137,6 +138,13 @@ def _assert_forkable(*, imported: bool = False) -> None:
         raise _UnforkableError(f"the fork server has a CUDA context; {made} it", imported)
 
 
+class _Forked(NamedTuple):
+    """A forked process: the number of its launch's page, and its rank, -1 for a probe."""
+
+    lane: int
+    rank: int
+
+
 class ForkServer:
     """Server that forks ranks on request and reports when they exit. It must stay single-threaded."""
 
@@ -144,7 +152,8 @@ class ForkServer:
         self._connection = connection
         self._page = page
         self._traces = traces
-        self._ranks: dict[int, int] = {}  # pid -> rank
+        self._ranks: dict[int, _Forked] = {}
+        """Running ranks by process id."""
         self._received = b""
         self._told_s = 0.0
 
@@ -187,6 +196,7 @@ class ForkServer:
                         LaunchDir(Path(asked["directory"]).absolute()),  # a user's code may change directory
                         asked["ranks"],
                         None if given is None else LaunchRequest.from_json(given),
+                        asked["lane"],
                     )
                 elif asked["do"] == "import":
                     _assert_forkable()
@@ -205,16 +215,17 @@ class ForkServer:
         directory: LaunchDir,
         ranks: list[dict[str, Any]],
         request: LaunchRequest | None,
+        lane: int,
     ) -> None:
         _assert_forkable()
-        self._begin()
+        self._begin(lane)
         pids: list[int] = []
         meeting = {} if len(ranks) < 2 else {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         for number, rank in enumerate(ranks):
             pid = os.fork()
             if pid == 0:
-                self._become_rank(directory, meeting | rank["env"], number, request)
-            self._ranks[pid] = number
+                self._become_rank(directory, meeting | rank["env"], _Forked(lane, number), request)
+            self._ranks[pid] = _Forked(lane, number)
             pids.append(pid)
         self._send(event="started", pids=pids)
 
@@ -230,7 +241,7 @@ class ForkServer:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
     def _become_rank(
-        self, directory: LaunchDir, env: dict[str, str], number: int, request: LaunchRequest | None
+        self, directory: LaunchDir, env: dict[str, str], own: _Forked, request: LaunchRequest | None
     ) -> None:
         server = os.getppid()
         code = 1
@@ -248,7 +259,8 @@ class ForkServer:
             self._become_child(directory.log(place.rank, place.attempt))
             faulthandler.enable()
             faulthandler.register(signal.SIGUSR1, all_threads=True)
-            code = Rank(directory, place, Heartbeat(self._page, number), request).run()
+            page = memoryview(self._page)[own.lane * PAGE_BYTES : (own.lane + 1) * PAGE_BYTES]
+            code = Rank(directory, place, Heartbeat(page, own.rank), request).run()
         except BaseException:
             traceback.print_exc()
         finally:
@@ -258,7 +270,7 @@ class ForkServer:
     def _probe(self, path: Path, asked: Mapping[str, Any]) -> None:
         """Fork a process that writes the requested facts (on machine, workload or profile) to `path` as JSON."""
         _assert_forkable()
-        self._begin()
+        self._begin(0)
         pid = os.fork()
         if pid == 0:
             server = os.getppid()
@@ -277,17 +289,18 @@ class ForkServer:
             finally:
                 flush()
                 os._exit(code)
-        self._ranks[pid] = -1
+        self._ranks[pid] = _Forked(0, -1)
         self._send(event="started", pids=[pid])
 
-    def _begin(self) -> None:
-        """Prepare for a launch, and forget ranks of an earlier launch that did not end even when killed."""
-        self._ranks.clear()
-        self._traces.keep()
-        self._told_s = _ended_cpu_s()
+    def _begin(self, lane: int) -> None:
+        """Prepare for a launch, and forget its page's earlier ranks that did not end even when killed."""
+        self._ranks = {pid: forked for pid, forked in self._ranks.items() if forked.lane != lane}
+        if not self._ranks:
+            self._traces.keep()
+            self._told_s = _ended_cpu_s()
 
     def _reap(self) -> None:
-        """Report ranks that have exited and kill their process groups. After the last rank, end all descendants."""
+        """Report ranks that have exited and kill their process groups. When no rank is left, end all descendants."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -300,8 +313,8 @@ class ForkServer:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)
-            rank = self._ranks.pop(pid, None)
-            if rank is None:
+            forked = self._ranks.pop(pid, None)
+            if forked is None:
                 continue  # an orphan of a rank
             if not self._ranks:
                 self._traces.clear({pid, *end_descendants()})
@@ -310,7 +323,7 @@ class ForkServer:
             # here.
             until_now_s = _ended_cpu_s()
             cpu_s, self._told_s = until_now_s - self._told_s, until_now_s
-            self._send(event="exited", rank=rank, pid=pid, code=code, cpu_s=cpu_s)
+            self._send(event="exited", rank=forked.rank, pid=pid, code=code, cpu_s=cpu_s)
 
 
 def _ended_cpu_s() -> float:
@@ -366,7 +379,7 @@ def main(connection_fd: int, page_fd: int, parent: int, folder: Path) -> None:
     def serve(traces: Traces) -> int:
         traces.use()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the controlling side is gone
-            ForkServer(connection, mmap.mmap(page_fd, PAGE_BYTES), traces).serve()
+            ForkServer(connection, mmap.mmap(page_fd, 0), traces).serve()
         return 0
 
     guarded(connection, parent, folder, serve)

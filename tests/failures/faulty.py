@@ -124,6 +124,20 @@ class StopsOnRank1(Sound):
         return stop if RANK == 1 else None
 
 
+class KilledInTurn(Sound):
+    """Rank 1 is killed if its launch alternates with others."""
+
+    def trouble(self) -> Any:
+        return KilledOnRank1.trouble(self) if "DDPBENCH_TURN" in os.environ else None  # type: ignore[arg-type]
+
+
+class StopsInTurn(Sound):
+    """Rank 1 is stopped if its launch alternates with others."""
+
+    def trouble(self) -> Any:
+        return StopsOnRank1.trouble(self) if "DDPBENCH_TURN" in os.environ else None  # type: ignore[arg-type]
+
+
 class OutOfMemory(Sound):
     """A rank's data memory is limited, and it asks for 4 GiB."""
 

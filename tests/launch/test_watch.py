@@ -22,6 +22,11 @@ from ddpbench.spec import Case
 ASKING_S, TRAINING_S = 3.0, 10.0
 
 
+def end_all(running: Any) -> None:
+    """Record that all ranks of a launch have ended well."""
+    running._seen.codes.update(dict.fromkeys(range(running._seen.ranks), 0))
+
+
 @pytest.mark.parametrize("new_server", [False, True])
 def test_what_another_server_took_to_start_is_no_part_of_a_launch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_server: bool
@@ -34,9 +39,10 @@ def test_what_another_server_took_to_start_is_no_part_of_a_launch(
         clock.s += ASKING_S
         return new_server
 
-    def watched(_runner: object, _server: object, seen: Any, noise: Any, *_: object) -> None:
-        found.update(alive_at=seen.alive_at, noise_from=noise.begun)
+    def looked(running: Any, _timeout_s: float) -> None:
+        found.update(alive_at=running._seen.alive_at, noise_from=running._noise.begun)
         clock.s += TRAINING_S
+        end_all(running)
 
     def note(*_: object, **__: object) -> Any:
         begun.append(clock.s)
@@ -45,7 +51,7 @@ def test_what_another_server_took_to_start_is_no_part_of_a_launch(
     monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: clock.s, perf_counter_ns=lambda: 0))
     monkeypatch.setattr(watch, "NoiseWatch", note)
     monkeypatch.setattr(watch, "conclude", lambda *_, **outcome: outcome)
-    monkeypatch.setattr(watch.LaunchRunner, "_watch", watched)
+    monkeypatch.setattr(watch.RunningLaunch, "look", looked)
     run, case = RunDir(tmp_path), Case(workload="mlp:small", strategy="single")
     plan = plan_launch(
         case,
@@ -78,7 +84,7 @@ def test_an_interrupted_launch_leaves_neither_ranks_nor_checkpoints(
         directory.checkpoints("", "").mkdir(parents=True)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(watch.LaunchRunner, "_watch", interrupted)
+    monkeypatch.setattr(watch.RunningLaunch, "look", interrupted)
     plan = plan_launch(
         case, "measure", 0, directory=directory, hardware=read_hardware(), catalog=TableCatalog()
     )
@@ -110,7 +116,7 @@ def test_ranks_of_a_proof_have_a_secret_and_each_launch_its_own(
         given.append([env.get(SECRET_VARIABLE, "") for env in envs])
         return False
 
-    monkeypatch.setattr(watch.LaunchRunner, "_watch", lambda *_: None)
+    monkeypatch.setattr(watch.RunningLaunch, "look", lambda running, _: end_all(running))
     monkeypatch.setattr(watch, "conclude", lambda *_, **outcome: outcome)
     run, case = RunDir(tmp_path), Case(workload="mlp:small", strategy="ddp", world_size=2)
     server: Any = SimpleNamespace(launch=launch, pids=(), pid=0, forget=str, reports_helper_times=True)

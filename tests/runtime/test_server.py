@@ -52,6 +52,14 @@ def say(server: socket.socket, *events: dict[str, object]) -> None:
     server.sendall(b"".join(json.dumps(event).encode() + b"\n" for event in events))
 
 
+def launch(client: ServerProcess, lane: int = 0) -> None:
+    """Ask for a launch of a case whose modules the server has. The answer must have been said before."""
+    case = Case(workload="mlp:small", strategy="single")
+    client._running.has.add((case.strategy, case.workload))
+    asked = LaunchRequest(case=case, purpose="measure", round=0, measured_s=0.1)
+    client.lane(lane).launch([{}], LaunchDir(Path("/nonexistent")), asked)
+
+
 class _AskedToWaitError(Exception):
     """Raised by this test's `waiting`."""
 
@@ -68,14 +76,14 @@ def test_only_who_waits_for_the_server_itself_shows_life_beside(
     monkeypatch.setattr(client._running, "_waiting", waiting)
     assert client.events(0.0) == []
     with pytest.raises(_AskedToWaitError):
-        client._ask("started", do="probe")
+        client._running.ask("started", do="probe")
 
 
 def test_a_rank_that_ends_before_its_start_is_told_is_not_lost(connected: Connected) -> None:
     client, server = connected
     ended = {"event": "exited", "rank": 1, "pid": 8, "code": 1, "cpu_s": 0.1}
     say(server, {"event": "started", "pids": [7, 8]}, ended)
-    client._ask("started", do="launch")
+    launch(client)
     assert client.pids == (7, 8)
     assert [event["rank"] for event in client.events(0.0)] == [1]
     assert client.events(0.0) == []
@@ -85,16 +93,33 @@ def test_a_rank_that_was_given_up_is_not_heard_of_in_the_next_launch(connected: 
     client, server = connected
     late = {"event": "exited", "rank": 0, "pid": 3, "code": -9, "cpu_s": 0.1}
     say(server, {"event": "started", "pids": [7]}, late)
-    client._ask("started", do="launch")
+    launch(client)
     assert client.events(0.0) == []
     own = {**late, "pid": 7, "code": 0}
     say(server, late, own)
     assert client.events(0.1) == [own]
 
 
+def test_each_of_two_launches_hears_of_its_own_ranks(connected: Connected) -> None:
+    client, server = connected
+    ended = [{"event": "exited", "rank": 0, "pid": pid, "code": 0, "cpu_s": 0.1} for pid in (7, 8)]
+    say(server, {"event": "started", "pids": [7]})
+    launch(client)
+    say(
+        server, ended[0], {"event": "started", "pids": [8]}
+    )  # the first one's end comes before the second's start
+    launch(client, 1)
+    first, second = client.lane(0), client.lane(1)
+    say(server, ended[1])
+    assert second.events(0.1) == []
+    assert second.events(0.1) == [ended[1]]
+    assert first.events(0.0) == [ended[0]]
+
+
 def test_half_a_line_waits_for_its_other_half(connected: Connected) -> None:
     client, server = connected
-    client.pids = (7,)
+    say(server, {"event": "started", "pids": [7]})
+    launch(client)
     server.sendall(b'{"event": "exi')
     assert client.events(0.1) == []
     server.sendall(b'ted", "rank": 0, "pid": 7, "code": 0, "cpu_s": 0}\n')
@@ -105,7 +130,7 @@ def test_a_refusal_is_an_error_with_its_reason(connected: Connected) -> None:
     client, server = connected
     say(server, {"event": "refused", "reason": "the fork server has 2 threads", "imported": False})
     with pytest.raises(LaunchError, match="2 threads"):
-        client._ask("started", do="launch")
+        client._running.ask("started", do="launch")
 
 
 @pytest.mark.parametrize("what", ["launch", "import"])
@@ -122,7 +147,7 @@ def test_a_server_whose_answer_nobody_waited_for_serves_no_more(
     monkeypatch.setattr(client._running, "_waiting", interrupted)
     monkeypatch.setattr(client._running, "end", lambda: ended.append(True))
     with pytest.raises(KeyboardInterrupt):
-        client._ask("started" if what == "launch" else "imported", do=what)
+        client._running.ask("started" if what == "launch" else "imported", do=what)
     assert ended == [True]
 
 
@@ -197,7 +222,7 @@ def test_a_server_that_stays_stopped_is_ended_and_named(
             for _ in range(STOPPED_LOOKS - 1):
                 assert client.events(0.0) == []
         with pytest.raises(ServerGoneError, match=rf"process {stopped.pid}\) was stopped, by SIGSTOP"):
-            client._ask("started", do="launch")
+            client._running.ask("started", do="launch")
         assert stopped.wait() == -signal.SIGKILL
 
 

@@ -71,6 +71,7 @@ def test_a_launch_is_refused_where_a_process_cannot_be_forked(
             "directory": "/none",
             "ranks": [{"env": {}}],
             "request": request.to_json(),
+            "lane": 0,
         }
         ours.sendall(json.dumps(asked).encode() + b"\n")
         assert server.ForkServer(theirs, page, Traces(tmp_path))._receive()
@@ -164,7 +165,7 @@ adopt_orphans()
 ours, theirs = socket.socketpair()
 one = server.ForkServer(theirs, mmap.mmap(-1, {PAGE_BYTES}), Traces(Path({str(tmp_path)!r})))
 for _ in range(2):
-    one._begin()
+    one._begin(0)
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)
@@ -176,7 +177,7 @@ for _ in range(2):
             time.sleep(60)
         os.read(read, 1)
         os._exit(0)
-    one._ranks[pid] = 0
+    one._ranks[pid] = server._Forked(0, 0)
     while one._ranks:
         one._reap()
         time.sleep(0.01)

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.fabrics import Fabrics
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.plan import LaunchPlan, plan_launch
+from ddpbench.launch.sweep.in_turn import LaunchesInTurn
 from ddpbench.launch.sweep.preparation import Prepared
 from ddpbench.launch.sweep.progress import Progress
 from ddpbench.launch.sweep.servers import Servers, launches_of_one_server
 from ddpbench.launch.sweep.throughput import ThroughputSoFar, launch_throughput
 from ddpbench.launch.watch import LaunchRunner
+from ddpbench.records import LaunchOutcome
+from ddpbench.records.heartbeat import WAITING, Pulse
 from ddpbench.records.rundir import Purpose
-from ddpbench.runtime.serving import ranks_for
-from ddpbench.runtime.turnstile import Turn
+from ddpbench.runtime.server import ServerProcess
+from ddpbench.runtime.serving import Ranks, ranks_for
+from ddpbench.runtime.turnstile import Turn, Turnstile
 from ddpbench.spec import Case, PlannedCase
+
+ONE_BY_ONE = "launches of a round run one after another"
+"""Beginning of a message that says why no blocks of steps alternate."""
 
 
 class Launching:
@@ -40,6 +49,7 @@ class Launching:
         self._progress, self._listener, self._clock, self._turn = progress, listener, clock, turn
         self._catalog = TableCatalog()
         self.fabrics = Fabrics(self._run, listener.preparing)
+        self._no_turnstile = False
         self.gpu_addresses: list[str | None] = []
         """PCI addresses of the GPUs by GPU number, once a rank has reported them."""
         self.runner = LaunchRunner(
@@ -103,19 +113,112 @@ class Launching:
             plan = self.fabrics.placed(self.plan(case, purpose, number))
             log, forked = self._run.path / "server.log", partial(servers.of, plan.server_env)
             server = stack.enter_context(ranks_for(case, log, forked))
-            share = launches_of_one_server(entry, sharing)
-            share_s = servers.charged_s(server, number) / share if share else 0.0
             began = self._clock()
             outcome = self.runner.run_launch(
                 server,
                 plan,
                 measured_s=self._budget.measured_s,
                 target_loss=self._budget.target_loss,
-                server_share_s=share_s,
+                server_share_s=self._share_s(entry, number, servers, server, sharing),
                 on_pulse=ThroughputSoFar(entry, self._listener).pulse,
                 lost=partial(self.fabrics.lost, case),
             )
             took_s = self._clock() - began
+        self._ended(entry, purpose, number, outcome, took_s)
+
+    def _share_s(
+        self,
+        entry: PlannedCase,
+        number: int,
+        servers: Servers,
+        server: Ranks,
+        sharing: Sequence[PlannedCase],
+    ) -> float:
+        """Return the start-up time of a server that is charged to one of its launches in round `number`, seconds."""
+        share = launches_of_one_server(entry, sharing)
+        return servers.charged_s(server, number) / share if share else 0.0
+
+    def _ended(
+        self, entry: PlannedCase, purpose: Purpose, number: int, outcome: LaunchOutcome, took_s: float
+    ) -> None:
+        """Record the end of a launch, and report it."""
         self._progress.note(entry, purpose, number, outcome, took_s)
-        rate = launch_throughput(self._run, case, number) if purpose == "measure" else None
+        rate = launch_throughput(self._run, entry.case, number) if purpose == "measure" else None
         self._listener.launch_ended(entry, outcome, rate if outcome.status == "ok" else None)
+
+    def launch_group(
+        self, entries: Sequence[PlannedCase], number: int, servers: Servers, *, sharing: Sequence[PlannedCase]
+    ) -> Sequence[PlannedCase]:
+        """Run launches of round `number`. If there are several, they run at once, and their blocks of steps alternate.
+
+        If memory gets short, no more of them are started. Returns the cases that were not started.
+        """
+        turnstile = self._turnstile(number) if len(entries) > 1 else None
+        if turnstile is not None:
+            with closing(turnstile):
+                return self._launch_in_turn(turnstile, entries, number, servers, sharing)
+        entry, *others = entries
+        self.launch(entry, "measure", number, servers, sharing=sharing)
+        return others
+
+    def _turnstile(self, number: int) -> Turnstile | None:
+        """Return a new turnstile for a round; None if it cannot be made, which is reported once."""
+        if self._no_turnstile:
+            return None
+        try:
+            return Turnstile(random.Random(f"{self._budget.seed} {number}"))
+        except OSError as error:
+            self._no_turnstile = True
+            self._progress.warn(f"{ONE_BY_ONE}: no socket can be made ({error})")
+            return None
+
+    def _launch_in_turn(
+        self,
+        turnstile: Turnstile,
+        entries: Sequence[PlannedCase],
+        number: int,
+        servers: Servers,
+        sharing: Sequence[PlannedCase],
+    ) -> Sequence[PlannedCase]:
+        """Start launches one after another, while no other computes; then let their blocks alternate.
+
+        Returns the cases that were not started, because memory got short.
+        """
+        with LaunchesInTurn(turnstile) as together:
+            turnstile.begin([entry.case.case_id for entry in entries])
+            plans = [self.fabrics.placed(self.plan(entry.case, "measure", number)) for entry in entries]
+            for plan in plans:  # an import that spoils a server would end the ranks that it has forked before
+                servers.of(plan.server_env).prepare(plan.case)
+            started = 0
+            lanes = Counter[ServerProcess]()
+            for entry, plan in zip(entries, plans, strict=True):
+                if not together.has_room():
+                    break
+                self._progress.tell_launch(entry, "measure", number)
+                server = servers.of(plan.server_env)
+                lane = server.lane(lanes[server])
+                lanes[server] += 1
+                running = self.runner.begin(
+                    lane,
+                    plan,
+                    measured_s=self._budget.measured_s,
+                    target_loss=self._budget.target_loss,
+                    server_share_s=self._share_s(entry, number, servers, server, sharing),
+                    on_pulse=partial(self._pulsed, entry),
+                    lost=partial(self.fabrics.lost, entry.case),
+                    turn_at=turnstile.address(entry.case.case_id),
+                )
+                together.start(entry.case.case_id, running, partial(self._over, entry, number))
+                started += 1
+            for entry in entries[started:]:
+                turnstile.leave(entry.case.case_id)
+            together.finish()
+        return entries[started:]
+
+    def _pulsed(self, entry: PlannedCase, pulse: Pulse) -> None:
+        """Report a heartbeat of a launch that alternates with others, unless it waits for its turn."""
+        if pulse.phase != WAITING:
+            self._listener.pulse(entry, pulse, None)
+
+    def _over(self, entry: PlannedCase, number: int, outcome: LaunchOutcome) -> None:
+        self._ended(entry, "measure", number, outcome, outcome.wall_s)

@@ -11,6 +11,7 @@ from ddpbench.errors import FabricError, MachineError, WorkloadError
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.sweep.directory import own_directory
 from ddpbench.launch.sweep.identification import identify
+from ddpbench.launch.sweep.in_turn import groups_in_turn
 from ddpbench.launch.sweep.launching import Launching
 from ddpbench.launch.sweep.preparation import Prepared
 from ddpbench.launch.sweep.progress import Progress, SweepResult
@@ -193,11 +194,17 @@ class Sweep:
             return True
         self._listener.preparing(f"starting round {number + 1}")
         self._launching.start_server(todo[0], number, servers)
-        for entry in todo:
-            if progress.done.given_up(entry):
-                continue
-            if progress.expected.launch_s(entry) > progress.left_s:
-                return False
-            self._launching.launch(entry, "measure", number, servers, sharing=todo)
+        for group in self._groups(todo):
+            left: Sequence[PlannedCase] = group
+            while left := [entry for entry in left if not progress.done.given_up(entry)]:
+                if sum(map(progress.expected.launch_s, left)) > progress.left_s:
+                    return False
+                left = self._launching.launch_group(left, number, servers, sharing=todo)
         servers.end_round(serve_on=self._shared)
         return True
+
+    def _groups(self, todo: Sequence[PlannedCase]) -> Sequence[Sequence[PlannedCase]]:
+        """Return the launches of a round in groups; those of a group run at once, and their blocks alternate."""
+        if self._budget.turns == "launches" or self._gate is not None:
+            return [[entry] for entry in todo]
+        return groups_in_turn(todo, self._progress.plan.runnable)

@@ -28,7 +28,7 @@ from ddpbench.measure.blocks import (
 from ddpbench.measure.clock import Clock, CudaClock, HostClock
 from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
 from ddpbench.records import Block, Buckets, Held, LaunchDir, LaunchRequest, RecordWriter
-from ddpbench.records.heartbeat import Heartbeat
+from ddpbench.records.heartbeat import WAITING, Heartbeat
 from ddpbench.runtime.turnstile import TURN, Turn, turn_from
 from ddpbench.spec import Case
 from ddpbench.strategies import Replica
@@ -299,7 +299,7 @@ def _offered(turn: Turn | None, control: Control, heartbeat: Heartbeat, *, meet:
     if turn is None:
         return 0
     phase = heartbeat.pulse.phase
-    phases = itertools.cycle(("waiting for its turn", phase))
+    phases = itertools.cycle((WAITING, phase))
     waited_ns = (turn.meet if meet else turn.offer)(lambda: heartbeat.enter(next(phases)))
     heartbeat.enter(phase)
     return waited_ns
