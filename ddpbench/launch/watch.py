@@ -197,7 +197,7 @@ class RunningLaunch:
     _seen: Seen = field(init=False)
     _start: float = field(init=False)
     _own_s: float = field(init=False)
-    """CPU time of this process and its descendants at the start (s), for launches in turn."""
+    """CPU time of this process and its descendants at the start (s), for interleaved launches."""
     _server_gone: bool = False
     _oom_before: int = field(default_factory=oom_kills)
     _started_utc: str = field(default_factory=utc_now)

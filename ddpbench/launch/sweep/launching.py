@@ -12,7 +12,7 @@ from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.fabrics import Fabrics
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.plan import LaunchPlan, plan_launch
-from ddpbench.launch.sweep.in_turn import LaunchesInTurn
+from ddpbench.launch.sweep.interleaved import InterleavedLaunches
 from ddpbench.launch.sweep.preparation import Prepared
 from ddpbench.launch.sweep.progress import Progress
 from ddpbench.launch.sweep.servers import Servers, launches_of_one_server
@@ -156,7 +156,7 @@ class Launching:
         turnstile = self._turnstile(number) if len(entries) > 1 else None
         if turnstile is not None:
             with closing(turnstile):
-                return self._launch_in_turn(turnstile, entries, number, servers, sharing)
+                return self._launch_interleaved(turnstile, entries, number, servers, sharing)
         entry, *others = entries
         self.launch(entry, "measure", number, servers, sharing=sharing)
         return others
@@ -172,7 +172,7 @@ class Launching:
             self._progress.warn(f"{ONE_BY_ONE}: no socket can be made ({error})")
             return None
 
-    def _launch_in_turn(
+    def _launch_interleaved(
         self,
         turnstile: Turnstile,
         entries: Sequence[PlannedCase],
@@ -184,7 +184,7 @@ class Launching:
 
         Returns the cases that were not started, because memory got short.
         """
-        with LaunchesInTurn(turnstile) as together:
+        with InterleavedLaunches(turnstile) as together:
             turnstile.begin([entry.case.case_id for entry in entries])
             plans = [self.fabrics.placed(self.plan(entry.case, "measure", number)) for entry in entries]
             for plan in plans:  # an import that spoils a server would end the ranks that it has forked before

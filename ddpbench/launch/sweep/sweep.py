@@ -11,7 +11,7 @@ from ddpbench.errors import FabricError, MachineError, WorkloadError
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.sweep.directory import own_directory
 from ddpbench.launch.sweep.identification import identify
-from ddpbench.launch.sweep.in_turn import groups_in_turn
+from ddpbench.launch.sweep.interleaved import interleaved_groups
 from ddpbench.launch.sweep.launching import Launching
 from ddpbench.launch.sweep.preparation import Prepared
 from ddpbench.launch.sweep.progress import Progress, SweepResult
@@ -207,4 +207,4 @@ class Sweep:
         """Return the launches of a round in groups; those of a group run at once, and their blocks alternate."""
         if self._budget.turns == "launches" or self._gate is not None:
             return [[entry] for entry in todo]
-        return groups_in_turn(todo, self._progress.plan.runnable)
+        return interleaved_groups(todo, self._progress.plan.runnable)

@@ -22,7 +22,7 @@ MOST_AT_ONCE = 8
 """Most launches that alternate. With more, blocks of two launches would lie further apart than disturbances last."""
 
 
-def groups_in_turn(
+def interleaved_groups(
     todo: Sequence[PlannedCase], planned: Sequence[PlannedCase]
 ) -> Sequence[Sequence[PlannedCase]]:
     """Divide the launches of a round into groups of at most `MOST_AT_ONCE` launches that can alternate.
@@ -48,7 +48,7 @@ OnEnd = Callable[[LaunchOutcome], None]
 """Called with the outcome of a launch that has ended, while no other launch computes."""
 
 
-class LaunchesInTurn(AbstractContextManager["LaunchesInTurn"]):
+class InterleavedLaunches(AbstractContextManager["InterleavedLaunches"]):
     """Launches that wait for each other at a turnstile. If the context ends early, their ranks are killed."""
 
     def __init__(self, turnstile: Turnstile) -> None:

@@ -13,8 +13,8 @@ from typing import Any, cast
 import pytest
 
 from ddpbench.launch.listener import Listener
-from ddpbench.launch.sweep import in_turn
-from ddpbench.launch.sweep.in_turn import MOST_AT_ONCE, LaunchesInTurn, groups_in_turn
+from ddpbench.launch.sweep import interleaved
+from ddpbench.launch.sweep.interleaved import MOST_AT_ONCE, InterleavedLaunches, interleaved_groups
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
 from ddpbench.launch.watch import RunningLaunch
@@ -147,16 +147,16 @@ def test_launches_that_cannot_wait_are_groups_of_their_own() -> None:
     cases = [planned(strategy="ddp", world_size=2, local_batch=n) for n in range(1, 11)]
     loading = planned(strategy="ddp", world_size=2, loader_workers=1)
     shuffled = [*cases[5:], loading, *cases[:5]]
-    groups = groups_in_turn(shuffled, [*cases, loading])
+    groups = interleaved_groups(shuffled, [*cases, loading])
     assert groups == [cases[5:], [loading], cases[:5]], "neighbours in the plan, in the round's order"
     assert all(len(group) <= MOST_AT_ONCE for group in groups)
-    assert groups_in_turn([loading], [loading]) == [[loading]]
-    assert groups_in_turn([], []) == []
+    assert interleaved_groups([loading], [loading]) == [[loading]]
+    assert interleaved_groups([], []) == []
 
 
 def test_no_further_launch_begins_once_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     free = SimpleNamespace(bytes=1000)
-    monkeypatch.setattr(in_turn, "_free_bytes", lambda: free.bytes)
+    monkeypatch.setattr(interleaved, "_free_bytes", lambda: free.bytes)
 
     class Launch:
         over = True
@@ -171,7 +171,7 @@ def test_no_further_launch_begins_once_memory_is_short(monkeypatch: pytest.Monke
             pass
 
     turnstile = cast(Turnstile, SimpleNamespace(enter=str, leave=str, has_asked=lambda _: True))
-    together = LaunchesInTurn(turnstile)
+    together = InterleavedLaunches(turnstile)
     begun = 0
     while together.has_room():
         together.start(str(begun), cast(RunningLaunch, Launch()), lambda _: None)
