@@ -67,6 +67,18 @@ def memory_quota(sys_root: Path = _SYS, proc_root: Path = _PROC) -> int | None:
     return min((limit for limit in limits if limit < _NO_LIMIT), default=None)
 
 
+def memory_left(sys_root: Path = _SYS, proc_root: Path = _PROC) -> int | None:
+    """Return the bytes that this process's control group and its parents may still use; None if none sets a limit."""
+    limits = memory_files("memory.max", "memory.limit_in_bytes", sys_root, proc_root)
+    left: list[int] = []
+    for path in limits:
+        used = path.with_name({"memory.max": "memory.current"}.get(path.name, "memory.usage_in_bytes"))
+        limit, now = read_text(path), read_text(used)
+        if limit.isdecimal() and now.isdecimal() and int(limit) < _NO_LIMIT:
+            left.append(max(0, int(limit) - int(now)))
+    return min(left, default=None)
+
+
 _NO_LIMIT = 1 << 60
 """Bytes from which a limit means none: version 1 of control groups then shows a number beyond any memory."""
 

@@ -189,5 +189,6 @@ class BarListener(LineListener):
 
     def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:
         self._ended()
+        self._progress.update(self._task, completed=self._done)
         if outcome.status != "ok":
             self._say(_result(self._label(entry), self._what, outcome, samples_per_s))

@@ -6,8 +6,8 @@ import contextlib
 import secrets
 import signal
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from ddpbench.errors import OutputError, ServerGoneError
 from ddpbench.guard import is_stopped
@@ -26,6 +26,11 @@ from ddpbench.runtime.watchdog import POLL_S, STACKS_S, Seen
 from ddpbench.spec import Case, Links, TargetLoss
 from ddpbench.units import utc_now
 
+PAUSE_S = 5.0
+"""Time between two looks at a launch, s, from which this process is taken to have been stopped meanwhile.
+
+The time without progress then begins again, because launches that wait for this process could make none.
+"""
 RESTART_S = 40.0
 """Time limit of a restart, s: torchrun kills ranks 30 s after asking them to end, and new ranks then import torch."""
 
@@ -107,18 +112,18 @@ class LaunchRunner:
         target_loss: TargetLoss | None = None,
         on_pulse: Callable[[Pulse], None] = lambda _: None,
         lost: Callable[[], str] = str,
-        turn_at: str = "",
+        beside: Beside | None = None,
     ) -> RunningLaunch:
         """Make the launch's directory and return the launch, whose ranks are not started yet.
 
-        `turn_at` is the address at which its ranks ask for their turn, if it alternates with other launches of this
-        process. The other arguments are as in `run_launch`.
+        `beside` describes the launches of this process with which it alternates, if any. The other arguments are as in
+        `run_launch`.
 
         Raises:
             OSError: the run directory can no longer be written.
         """
         request = self._request(plan, measured_s, target_loss)
-        asked = {TURN: turn_at} if turn_at else self._turn_of(plan)
+        asked = self._turn_of(plan) if beside is None else {TURN: beside.address}
         if plan.purpose == "proof":
             asked[SECRET_VARIABLE] = secrets.token_hex(32)
         return RunningLaunch(
@@ -127,7 +132,7 @@ class LaunchRunner:
             directory=self._fresh(request),
             request=request,
             asked=asked,
-            in_turn=bool(turn_at),
+            beside=beside,
             settings=self._settings,
             server_share_s=server_share_s,
             on_pulse=on_pulse,
@@ -163,6 +168,18 @@ class LaunchRunner:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Beside:
+    """The launches of this process with which a launch alternates."""
+
+    address: str
+    """Where the launch's ranks ask for their turn."""
+    cores: Sequence[int]
+    """The cores of all these launches."""
+    has_turn: Callable[[], bool]
+    """Returns whether it is the launch's turn."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Settings:
     """What all launches of a runner have in common; see `LaunchRunner`."""
 
@@ -185,8 +202,8 @@ class RunningLaunch:
     request: LaunchRequest
     asked: dict[str, str]
     """Variables of all ranks, in addition to each rank's own."""
-    in_turn: bool
-    """True if other launches of this process compute while this one waits; they are no foreign load."""
+    beside: Beside | None
+    """Launches of this process that compute while this one waits, which is no foreign load; None if there are none."""
     settings: _Settings
     server_share_s: float
     """Time to start the fork server that is charged to this launch (s)."""
@@ -198,6 +215,7 @@ class RunningLaunch:
     _start: float = field(init=False)
     _own_s: float = field(init=False)
     """CPU time of this process and its descendants at the start (s), for interleaved launches."""
+    _looked_at: float = field(init=False)
     _server_gone: bool = False
     _oom_before: int = field(default_factory=oom_kills)
     _started_utc: str = field(default_factory=utc_now)
@@ -205,15 +223,15 @@ class RunningLaunch:
     def _begin_now(self) -> None:
         """Let the launch's time and the measurement of other programs' load begin now."""
         self._noise = self._noise_of()
-        self._own_s = own_cpu_s() if self.in_turn else 0.0
-        self._start = time.monotonic()
+        self._own_s = own_cpu_s() if self.beside else 0.0
+        self._start = self._looked_at = time.monotonic()
         self._seen = _unseen(self.plan, self._start)
 
     def _noise_of(self) -> NoiseWatch:
         """Return a new monitor, which measures the load that other programs put on the launch's cores."""
         server, plan = self.server, self.plan
         return NoiseWatch(
-            plan.cores,
+            plan.cores if self.beside is None else self.beside.cores,
             lambda: [
                 pid for pid in server.pids if pid != server.pid
             ],  # a launcher's own process, if it is not known yet
@@ -267,9 +285,13 @@ class RunningLaunch:
             seen.beat(rank, server.pulse(rank), at)
             seen.exited(rank, int(event["code"]), float(event["cpu_s"]), at)
         now = time.monotonic()
+        if now - self._looked_at > PAUSE_S:
+            seen.alive_at = now
+        self._looked_at = now
         for rank in range(seen.ranks):
             seen.beat(rank, server.pulse(rank), now)
-        self._noise.tick(computing=seen.pulse(0).phase == "timed steps")
+        has_turn = self.beside is None or self.beside.has_turn()
+        self._noise.tick(computing=has_turn and seen.pulse(0).phase == "timed steps")
         self.on_pulse(seen.pulse(0))
         if not seen.server_gone and (seen.left or seen.first_bad is not None):
             seen.server_gone = self.lost()
@@ -314,7 +336,7 @@ class RunningLaunch:
         """
         self.server.forget()
         wall_s = time.monotonic() - self._start
-        found = self._noise.stop(own_cpu_s() - self._own_s if self.in_turn else self._seen.cpu_s)
+        found = self._noise.stop(own_cpu_s() - self._own_s if self.beside else self._seen.cpu_s)
         self.directory.rendezvous.unlink(missing_ok=True)
         _remove_checkpoints(self.request, self.directory)
         return conclude(
@@ -323,8 +345,9 @@ class RunningLaunch:
             self._seen,
             oom=oom_kills() > self._oom_before,
             took=Took(started_utc=self._started_utc, wall_s=wall_s, server_s=self.server_share_s),
-            noise=replace(found, in_turn=True) if self.in_turn else found,
+            noise=found,
             session=self.settings.session,
+            foreign_known=self.beside is not None,
         )
 
 

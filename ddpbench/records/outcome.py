@@ -29,7 +29,7 @@ class Noise:
     shared_machine: bool = False
     """True if a different sweep was allowed to run at the same time."""
     in_turn: bool = False
-    """True if the other side of a comparison computed while this launch waited; its time is not counted as foreign."""
+    """True if other launches, interleaved with this one, computed while it waited; their time is not foreign."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

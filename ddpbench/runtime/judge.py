@@ -240,10 +240,12 @@ def conclude(
     took: Took,
     noise: Noise,
     session: str = "",
+    foreign_known: bool = False,
 ) -> LaunchOutcome:
     """Judge a launch whose ranks have all ended, and write its outcome to the launch's directory.
 
-    `session` is the id of the sweep that ran the launch; launches of different sessions are not paired.
+    `session` is the id of the sweep that ran the launch; launches of different sessions are not paired. If the launch
+    waited while others computed, their load counts as foreign in `noise`, unless `foreign_known`.
 
     Raises:
         LaunchError: a rank could not write its records.
@@ -254,10 +256,9 @@ def conclude(
     if verdict.status == "failed":
         check_room(directory.path)
     waited_s = waited_seconds(records)
-    if (
-        waited_s > 0 and not noise.in_turn
-    ):  # the comparison's other side ran meanwhile, and would count as foreign
-        noise = replace(noise, foreign_fraction=0.0, in_turn=True)
+    if waited_s > 0:
+        foreign = noise.foreign_fraction if foreign_known else 0.0
+        noise = replace(noise, in_turn=True, foreign_fraction=foreign)
     outcome = LaunchOutcome(
         case_id=request.case.case_id,
         round=request.round,

@@ -102,6 +102,8 @@ class RunningServer:
         self._pending: list[dict[str, Any]] = []
         self._born_pid = 0
         self._stopped = 0
+        self._gone = ""
+        """Why this process ended the server; empty if it did not."""
         self._looked_at = time.monotonic()
         self.has: set[tuple[str, str]] = set()
         """Pairs of strategy and workload whose modules the server has imported."""
@@ -148,6 +150,8 @@ class RunningServer:
         if self._pending:
             pending, self._pending = self._pending, []
             return pending
+        if self._connection.fileno() < 0:  # another of its launches found that it is gone
+            raise ServerGoneError(self._gone or "the fork server was ended")
         readable, _, _ = select.select([self._connection], [], [], timeout_s)
         if not readable:
             self._look()
@@ -206,12 +210,14 @@ class RunningServer:
         Raises:
             ServerGoneError: always.
         """
+        if self._gone:
+            raise ServerGoneError(self._gone)
         pid = self.pid
         kill_all([pid])  # the guard notices this and ends the ranks
         self.end()
-        raise ServerGoneError(
-            f"the fork server (process {pid}) was stopped, by SIGSTOP or a debugger, and did not continue: it was ended"
-        )
+        why = "by SIGSTOP or a debugger, and did not continue: it was ended"
+        self._gone = f"the fork server (process {pid}) was stopped, {why}"
+        raise ServerGoneError(self._gone)
 
     def ask(self, awaited: str, **request: Any) -> dict[str, Any]:
         """Send a request to the server and return the answer, which is the next event with the name `awaited`.
@@ -240,9 +246,10 @@ class RunningServer:
         while True:
             if time.monotonic() > deadline:
                 self.end()
-                raise ServerGoneError(
+                self._gone = (
                     f"the fork server did not answer within {START_TIMEOUT_S:.0f} s and was ended{self._tail}"
                 )
+                raise ServerGoneError(self._gone)
             self._waiting()
             events = self.hear(_LOOK_S)
             answer = next((event for event in events if event["event"] in (awaited, "refused")), None)

@@ -126,8 +126,9 @@ class Lane:
                 send(pid, number)
 
     def forget(self) -> None:
-        """Forget the ranks' process ids, because all ranks have ended."""
+        """Forget the ranks, because all of them have ended."""
         self.pids = ()
+        self._events.clear()
 
 
 class ServerProcess(AbstractContextManager["ServerProcess"]):

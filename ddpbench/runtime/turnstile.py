@@ -73,6 +73,9 @@ class Turnstile:
         self._dice = dice
         self._turns: dict[str, int] = {}
         """Number of turns that each side has had in this round."""
+        self._held_ns: dict[str, int] = {}
+        """Time for which each side has had the turn in this round, without its present turn (ns)."""
+        self._held_from_ns = 0
         self._holder = ""
         self._waiting: list[_Waiting] = []
         self._order: tuple[str, ...] = ()
@@ -117,7 +120,23 @@ class Turnstile:
             self._holder, self._waiting = "", []
             self._places = dict.fromkeys(order, -1)
             self._launched, self._met = set(), set()
-            self._turns = dict.fromkeys(order, 0)
+            self._turns, self._held_ns = dict.fromkeys(order, 0), dict.fromkeys(order, 0)
+
+    @property
+    def holder(self) -> str:
+        """Return the side that has the turn; empty if none has it."""
+        return self._holder
+
+    @property
+    def serves(self) -> bool:
+        """Return whether turns are given; False if the turnstile is closed or has failed."""
+        return self._thread.is_alive()
+
+    def held_s(self, side: str) -> float:
+        """Return for how long a side has had the turn in this round (s)."""
+        with self._lock:
+            now_ns = time.perf_counter_ns() - self._held_from_ns if self._holder == side else 0
+            return (self._held_ns.get(side, 0) + now_ns) / 1e9
 
     def enter(self, side: str) -> None:
         """Record that a side's launch begins; it has place 0 in its round and asks for its first turn by `offer`."""
@@ -146,13 +165,15 @@ class Turnstile:
 
     def _given(self, side: str) -> None:
         if self._holder == side:
+            spent_ns = time.perf_counter_ns() - self._held_from_ns
+            self._held_ns[side] = self._held_ns.get(side, 0) + spent_ns
             self._holder = ""
         while not (self._holder or self._expected):
             entry = self._next()
             if entry is None:
                 return
             self._waiting.remove(entry)
-            self._holder = entry.side
+            self._holder, self._held_from_ns = entry.side, time.perf_counter_ns()
             self._turns[entry.side] = self._turns.get(entry.side, 0) + 1
             try:
                 entry.connection.sendall(_GRANTED)
@@ -318,7 +339,7 @@ class Turn:
         except OSError:
             answer = b""
         if not answer:
-            raise TurnstileGoneError("the comparison that this side belongs to has ended")
+            raise TurnstileGoneError("the process that gives turns has ended")
         return time.perf_counter_ns() - began
 
     def _heard(self) -> bytes | None:

@@ -125,7 +125,8 @@ class Budget(BaseModel, extra="forbid", frozen=True):
     """Whether a round's launches run one after another, or at once with alternating blocks of steps (`blocks`).
 
     `blocks` makes ratios of cases steadier on a disturbed machine, and needs the memory of up to eight launches.
-    Launches that cannot wait for others, such as those on GPUs or with loader workers, still run one after another.
+    Launches that cannot wait for others still run one after another: on GPUs, over emulated links, with loader workers,
+    and under other launchers.
     """
     seed: Annotated[int, limits.SEED] | None = None
     """Seed of the order of launches within rounds. Unset: drawn for each run and recorded."""

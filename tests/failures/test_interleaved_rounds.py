@@ -150,7 +150,8 @@ def test_launches_that_cannot_wait_are_groups_of_their_own() -> None:
     groups = interleaved_groups(shuffled, [*cases, loading])
     assert groups == [cases[5:], [loading], cases[:5]], "neighbours in the plan, in the round's order"
     assert all(len(group) <= MOST_AT_ONCE for group in groups)
-    assert interleaved_groups([loading], [loading]) == [[loading]]
+    linked = planned(strategy="ddp", world_size=2, fabric="1 Gbit/s")
+    assert interleaved_groups([loading, linked], [loading, linked]) == [[loading], [linked]]
     assert interleaved_groups([], []) == []
 
 
@@ -170,10 +171,32 @@ def test_no_further_launch_begins_once_memory_is_short(monkeypatch: pytest.Monke
         def conclude(self) -> None:
             pass
 
-    turnstile = cast(Turnstile, SimpleNamespace(enter=str, leave=str, has_asked=lambda _: True))
+    turnstile = cast(
+        Turnstile,
+        SimpleNamespace(enter=str, leave=str, serves=True, has_asked=lambda _: True, held_s=lambda _: 0.0),
+    )
     together = InterleavedLaunches(turnstile)
     begun = 0
     while together.has_room():
-        together.start(str(begun), cast(RunningLaunch, Launch()), lambda _: None)
+        together.start(str(begun), cast(RunningLaunch, Launch()), lambda *_: None)
         begun += 1
     assert begun == 2, "a third would use 900 of 1000 bytes"
+
+
+def test_as_many_launches_as_fit_into_the_budget_run_at_once() -> None:
+    expected = SimpleNamespace(launch_s=lambda seconds: seconds)
+    sweep = cast(Sweep, SimpleNamespace(_progress=SimpleNamespace(expected=expected, left_s=25.0)))
+    launches = cast(Any, [10.0, 10.0, 10.0])
+    assert list(Sweep._fitting(sweep, launches)) == launches[:2]
+    assert not Sweep._fitting(sweep, cast(Any, [30.0, 1.0]))
+
+
+def test_cases_are_in_one_group_with_their_base_case() -> None:
+    batches = range(1, 9)
+    cases = [planned(strategy="ddp", world_size=2, local_batch=n) for n in batches]
+    bases = [PlannedCase(case=entry.case.baseline(), added_as_baseline=True) for entry in cases]
+    groups = interleaved_groups([*cases, *bases], [*cases, *bases])
+    assert len(groups) == 2
+    for group in groups:
+        ids = {entry.case.case_id for entry in group}
+        assert all(entry.case.baseline().case_id in ids for entry in group)

@@ -116,6 +116,22 @@ def test_each_of_two_launches_hears_of_its_own_ranks(connected: Connected) -> No
     assert first.events(0.0) == [ended[0]]
 
 
+def test_every_launch_hears_that_their_server_was_ended(
+    connected: Connected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running_server, "kill_all", lambda _: None)  # the server is this process
+    client, server = connected
+    for lane in (0, 1):
+        say(server, {"event": "started", "pids": [lane + 7]})
+        launch(client, lane)
+    with pytest.raises(ServerGoneError, match="was stopped, by SIGSTOP"):
+        client._running.give_up_stopped()
+    client._running._connection.close()  # as `end` does
+    for lane in (1, 0, 1):
+        with pytest.raises(ServerGoneError, match="was stopped, by SIGSTOP"):
+            client.lane(lane).events(0.0)
+
+
 def test_half_a_line_waits_for_its_other_half(connected: Connected) -> None:
     client, server = connected
     say(server, {"event": "started", "pids": [7]})

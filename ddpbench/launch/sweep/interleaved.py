@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 
 import psutil
 
+from ddpbench.cpu_quota import memory_left
+from ddpbench.errors import LaunchError
 from ddpbench.launch.watch import RunningLaunch, whole_because
 from ddpbench.records import LaunchOutcome
 from ddpbench.runtime.turnstile import Turnstile
 from ddpbench.runtime.watchdog import POLL_S
-from ddpbench.spec import PlannedCase
+from ddpbench.spec import Case, PlannedCase
 
 MOST_MEMORY = 0.8
 """Greatest fraction of the free memory that launches may use together."""
@@ -27,15 +30,17 @@ def interleaved_groups(
 ) -> Sequence[Sequence[PlannedCase]]:
     """Divide the launches of a round into groups of at most `MOST_AT_ONCE` launches that can alternate.
 
-    A launch that cannot wait for others is a group of its own. Cases that are neighbours in the plan, which share most
-    settings, come into one group as far as possible. The launches of a group keep the round's order, and the groups
-    have the order of their first launches.
+    A launch that cannot wait for others is a group of its own. Cases with the same base case, and then neighbours in
+    the plan, which share most settings, come into one group as far as possible. The launches of a group keep the
+    round's order, and the groups have the order of their first launches.
     """
     place = {entry.case.case_id: number for number, entry in enumerate(planned)}
-    able = sorted(
-        (entry for entry in todo if not whole_because(entry.case)),
-        key=lambda entry: place[entry.case.case_id],
-    )
+
+    def beside(entry: PlannedCase) -> tuple[int, int]:
+        own = place[entry.case.case_id]
+        return place.get(entry.case.baseline().case_id, own), own
+
+    able = sorted((entry for entry in todo if _can_wait(entry.case)), key=beside)
     many = math.ceil(len(able) / MOST_AT_ONCE)
     group_of = {entry.case.case_id: at * many // len(able) for at, entry in enumerate(able)}
     groups: dict[object, list[PlannedCase]] = {}
@@ -44,8 +49,20 @@ def interleaved_groups(
     return list(groups.values())
 
 
-OnEnd = Callable[[LaunchOutcome], None]
-"""Called with the outcome of a launch that has ended, while no other launch computes."""
+def _can_wait(case: Case) -> bool:
+    """Return whether a case's launches can wait for others in the middle.
+
+    Over emulated links they cannot: an idle link saves up a burst, so the next block would be faster than the link. In
+    a comparison, both sides have that advantage.
+    """
+    return not whole_because(case) and not case.fabric
+
+
+_START_POLL_S = 0.02
+"""Time between two looks at launches while one of them starts and no other computes, s."""
+
+OnEnd = Callable[[LaunchOutcome, float], None]
+"""Called when a launch has ended, while no other computes: with its outcome, and the time that it took (s)."""
 
 
 class InterleavedLaunches(AbstractContextManager["InterleavedLaunches"]):
@@ -54,6 +71,7 @@ class InterleavedLaunches(AbstractContextManager["InterleavedLaunches"]):
     def __init__(self, turnstile: Turnstile) -> None:
         self._turnstile = turnstile
         self._running: dict[str, tuple[RunningLaunch, OnEnd]] = {}
+        self._start_s: dict[str, float] = {}
         self._free_before = _free_bytes()
         self._most_bytes = 0
         """Memory of the launch that needed most of it so far, bytes."""
@@ -67,45 +85,57 @@ class InterleavedLaunches(AbstractContextManager["InterleavedLaunches"]):
         """Start a launch, and wait until it asks for its first turn or has ended.
 
         Raises:
-            LaunchError: no rank can be started, or their records cannot be written.
+            LaunchError: no rank can be started, or ranks cannot write their records or get their turn.
             OSError: the run directory can no longer be written.
         """
-        before = _free_bytes()
+        before, began = _free_bytes(), time.monotonic()
         self._running[side] = launch, on_end
         self._turnstile.enter(side)
         launch.start()
+        least = _free_bytes()
         while side in self._running and not self._turnstile.has_asked(side):
-            self._look()
-        self._most_bytes = max(self._most_bytes, before - _free_bytes())
+            self._start_s[side] = time.monotonic() - began
+            self._look(_START_POLL_S)
+            least = min(least, _free_bytes())
+        self._start_s[side] = time.monotonic() - began
+        self._most_bytes = max(self._most_bytes, before - least)
 
     def finish(self) -> None:
         """Wait until all launches have ended.
 
         Raises:
-            LaunchError: the ranks' records cannot be written.
+            LaunchError: ranks cannot write their records or get their turn.
             OSError: the run directory can no longer be written.
         """
         while self._running:
-            self._look()
+            self._look(POLL_S)
 
-    def _look(self) -> None:
+    def _look(self, timeout_s: float) -> None:
         """Look at all launches once, and conclude those that have ended."""
-        timeout_s = POLL_S
+        if not self._turnstile.serves:
+            raise LaunchError(
+                "launches no longer get their turn, because the thread that gives it has failed"
+            )
         for side, (launch, on_end) in list(self._running.items()):
-            launch.look(timeout_s)
-            timeout_s = 0.0
+            if not launch.over:
+                launch.look(timeout_s)
+                timeout_s = 0.0
             if launch.over:
-                on_end(launch.conclude())
+                outcome = launch.conclude()
                 del self._running[side]
+                on_end(outcome, self._start_s.get(side, 0.0) + self._turnstile.held_s(side))
                 self._turnstile.leave(side)  # only now, because concluding a launch takes a core for a moment
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for launch, _ in self._running.values():
-            launch.abandon()
+        with ExitStack() as ends:
+            for launch, _ in self._running.values():
+                ends.callback(launch.abandon)
 
 
 def _free_bytes() -> int:
+    """Return the memory that this process and its descendants may still use, bytes."""
     available: int = psutil.virtual_memory().available
-    return available
+    left = memory_left()
+    return available if left is None else min(available, left)

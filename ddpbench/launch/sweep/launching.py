@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 
+from ddpbench.errors import ServerGoneError
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.fabrics import Fabrics
 from ddpbench.launch.listener import Listener
@@ -17,9 +19,9 @@ from ddpbench.launch.sweep.preparation import Prepared
 from ddpbench.launch.sweep.progress import Progress
 from ddpbench.launch.sweep.servers import Servers, launches_of_one_server
 from ddpbench.launch.sweep.throughput import ThroughputSoFar, launch_throughput
-from ddpbench.launch.watch import LaunchRunner
+from ddpbench.launch.watch import Beside, LaunchRunner
 from ddpbench.records import LaunchOutcome
-from ddpbench.records.heartbeat import WAITING, Pulse
+from ddpbench.records.heartbeat import Pulse
 from ddpbench.records.rundir import Purpose
 from ddpbench.runtime.server import ServerProcess
 from ddpbench.runtime.serving import Ranks, ranks_for
@@ -31,7 +33,7 @@ ONE_BY_ONE = "launches of a round run one after another"
 
 
 class Launching:
-    """Runs a sweep's launches, one at a time, and records them in the sweep's progress."""
+    """Runs a sweep's launches, of which one computes at a time, and records them in the sweep's progress."""
 
     def __init__(
         self,
@@ -184,41 +186,56 @@ class Launching:
 
         Returns the cases that were not started, because memory got short.
         """
+        ids = [entry.case.case_id for entry in entries]
         with InterleavedLaunches(turnstile) as together:
-            turnstile.begin([entry.case.case_id for entry in entries])
-            plans = [self.fabrics.placed(self.plan(entry.case, "measure", number)) for entry in entries]
-            for plan in plans:  # an import that spoils a server would end the ranks that it has forked before
-                servers.of(plan.server_env).prepare(plan.case)
-            started = 0
+            turnstile.begin(ids)
+            plans = [self.plan(entry.case, "measure", number) for entry in entries]
+            cores = sorted({core for plan in plans for core in plan.cores})
+            prepared_s = [self._prepared_s(servers, plan) for plan in plans]
             lanes = Counter[ServerProcess]()
-            for entry, plan in zip(entries, plans, strict=True):
-                if not together.has_room():
+            started = 0
+            for entry, plan, extra_s in zip(entries, plans, prepared_s, strict=True):
+                if started and not together.has_room():
                     break
                 self._progress.tell_launch(entry, "measure", number)
-                server = servers.of(plan.server_env)
+                server, case_id = servers.of(plan.server_env), entry.case.case_id
                 lane = server.lane(lanes[server])
                 lanes[server] += 1
+                has_turn = partial(_has_turn, turnstile, case_id)
                 running = self.runner.begin(
                     lane,
                     plan,
                     measured_s=self._budget.measured_s,
                     target_loss=self._budget.target_loss,
-                    server_share_s=self._share_s(entry, number, servers, server, sharing),
-                    on_pulse=partial(self._pulsed, entry),
-                    lost=partial(self.fabrics.lost, entry.case),
-                    turn_at=turnstile.address(entry.case.case_id),
+                    server_share_s=extra_s + self._share_s(entry, number, servers, server, sharing),
+                    on_pulse=partial(self._pulsed, entry, has_turn),
+                    beside=Beside(address=turnstile.address(case_id), cores=cores, has_turn=has_turn),
                 )
-                together.start(entry.case.case_id, running, partial(self._over, entry, number))
+                together.start(case_id, running, partial(self._ended, entry, "measure", number))
                 started += 1
-            for entry in entries[started:]:
-                turnstile.leave(entry.case.case_id)
+            for case_id in ids[started:]:
+                turnstile.leave(case_id)
             together.finish()
         return entries[started:]
 
-    def _pulsed(self, entry: PlannedCase, pulse: Pulse) -> None:
-        """Report a heartbeat of a launch that alternates with others, unless it waits for its turn."""
-        if pulse.phase != WAITING:
+    @staticmethod
+    def _prepared_s(servers: Servers, plan: LaunchPlan) -> float:
+        """Have a launch's fork server import what its ranks need; return the time it took (s).
+
+        An import that spoils a server would end the ranks that the server has forked before, so all launches are
+        prepared before any of them is started.
+        """
+        server, began = servers.of(plan.server_env), time.monotonic()
+        with suppress(ServerGoneError):  # the launch starts another one
+            server.prepare(plan.case)
+        return time.monotonic() - began
+
+    def _pulsed(self, entry: PlannedCase, has_turn: Callable[[], bool], pulse: Pulse) -> None:
+        """Report a heartbeat of an interleaved launch, if it is its turn."""
+        if has_turn():
             self._listener.pulse(entry, pulse, None)
 
-    def _over(self, entry: PlannedCase, number: int, outcome: LaunchOutcome) -> None:
-        self._ended(entry, "measure", number, outcome, outcome.wall_s)
+
+def _has_turn(turnstile: Turnstile, side: str) -> bool:
+    """Return whether a launch computes: it has the turn, or it is starting, and nobody has the turn yet."""
+    return turnstile.holder in (side, "")

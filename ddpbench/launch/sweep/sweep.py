@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
@@ -197,11 +198,19 @@ class Sweep:
         for group in self._groups(todo):
             left: Sequence[PlannedCase] = group
             while left := [entry for entry in left if not progress.done.given_up(entry)]:
-                if sum(map(progress.expected.launch_s, left)) > progress.left_s:
+                fits = self._fitting(left)
+                if not fits:
                     return False
-                left = self._launching.launch_group(left, number, servers, sharing=todo)
+                rest = self._launching.launch_group(fits, number, servers, sharing=todo)
+                left = [*rest, *left[len(fits) :]]
         servers.end_round(serve_on=self._shared)
         return True
+
+    def _fitting(self, launches: Sequence[PlannedCase]) -> Sequence[PlannedCase]:
+        """Return the first of these launches, as many as are expected to end within the budget."""
+        ends = itertools.accumulate(map(self._progress.expected.launch_s, launches))
+        left_s = self._progress.left_s
+        return launches[: sum(end <= left_s for end in ends)]
 
     def _groups(self, todo: Sequence[PlannedCase]) -> Sequence[Sequence[PlannedCase]]:
         """Return the launches of a round in groups; those of a group run at once, and their blocks alternate."""
