@@ -99,7 +99,7 @@ class LineListener(Listener):
 
         If the current launch takes longer than expected, the time for the launches after it is not reduced.
         """
-        after = self._total - self._done - self._running
+        after = max(0, self._total - self._done - self._running)
         left_s = max(self._left_s - (self._clock() - self._since), self._left_s * after / (after + 1))
         left_s += self._after_s
         return f"{format_seconds(round(left_s))} left" if left_s >= 1 else ""

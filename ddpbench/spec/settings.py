@@ -122,11 +122,9 @@ class Budget(BaseModel, extra="forbid", frozen=True):
     hang_timeout: Annotated[float, limits.HANG_TIMEOUT_S, Duration] = 60.0
     """End a launch as hung if no rank completes a step for this long."""
     turns: Literal["launches", "blocks"] = "launches"
-    """Whether a round's launches run one after another, or at once with alternating blocks of steps (`blocks`).
+    """Whether a round's launches run one after another, or at once, with alternating blocks of steps (`blocks`).
 
-    `blocks` makes ratios of cases steadier on a disturbed machine, and needs the memory of up to eight launches.
-    Launches that cannot wait for others still run one after another: on GPUs, over emulated links, with loader workers,
-    and under other launchers.
+    Launches on GPUs, over emulated links, with loader workers or under other launchers always run one after another.
     """
     seed: Annotated[int, limits.SEED] | None = None
     """Seed of the order of launches within rounds. Unset: drawn for each run and recorded."""

@@ -195,7 +195,7 @@ def test_a_run_of_another_machine_or_experiment_is_refused(
     moved = run_cli("sweep", run, "--retry-failed")
     assert {path: path.read_bytes() for path in run.rglob("*.json*")} == untouched
     assert moved.returncode == 2
-    assert "cpu: 'Some Other Processor' there" in moved.stderr
+    assert "cpu: 'Some Other Processor' before" in moved.stderr
 
 
 def test_failed_launches_are_done_again_only_when_asked(
