@@ -56,7 +56,7 @@ class _Pages:
             os.close(self.fd)
 
 
-class Lane:
+class ServerLane:
     """One of the launches that a fork server can run at the same time, with its ranks and the page of their pulses."""
 
     reports_helper_times = True
@@ -69,7 +69,7 @@ class Lane:
     @property
     def start_s(self) -> float:
         """Return the time that starting the fork server took (s)."""
-        return self._server.start_s
+        return self._server.took_s
 
     @property
     def pid(self) -> int:
@@ -92,7 +92,11 @@ class Lane:
     def launch(
         self, envs: Sequence[Mapping[str, str]], directory: LaunchDir, request: LaunchRequest | None = None
     ) -> bool:
-        """Like `ServerProcess.launch`, for this lane."""
+        """Fork one rank per environment; `events` later reports their ends, by rank number from 0.
+
+        If `request` is None, the ranks read the request in `directory`. Return whether the server first had to import
+        modules or be replaced, because that time does not count as the launch's.
+        """
         self._events.clear()
         self.pids = ()
         self.pids, prepared = self._server.launch_in(self._number, envs, directory, request)
@@ -105,6 +109,9 @@ class Lane:
 
     def events(self, timeout_s: float) -> list[dict[str, Any]]:
         """Return the ends of ranks of this lane, after waiting up to `timeout_s` for an event of any lane.
+
+        Ends of an earlier launch's ranks are left out. The reason is that a killed rank may sleep in the kernel, where
+        no signal reaches it, and may end only during a later launch, which uses the same rank numbers.
 
         Raises:
             ServerGoneError: the server is gone. A server that stayed stopped has been ended, with its ranks.
@@ -131,10 +138,8 @@ class Lane:
         self._events.clear()
 
 
-class ServerProcess(AbstractContextManager["ServerProcess"]):
-    """A fork server and the ranks that it forks. As a context manager, it ends all these processes on exit."""
-
-    reports_helper_times = True
+class ServerProcess(ServerLane, AbstractContextManager["ServerProcess"]):
+    """A fork server, which itself is lane 0. As a context manager, it ends the server and all its ranks on exit."""
 
     def __init__(
         self,
@@ -149,8 +154,9 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         `waiting` is called about every second while the server starts, prepares ranks or examines something. Pass
         `log_stays=False` if the log's folder will be removed, so that errors do not refer to the log.
         """
+        super().__init__(self, 0)
         self._waiting = waiting
-        self._lanes = [Lane(self, 0)]
+        self._lanes: list[ServerLane] = [self]
         started = time.monotonic()
         self._pages = _Pages()
         self._start = partial(start_server, env, log, self._pages.fd, log_stays=log_stays, waiting=waiting)
@@ -159,7 +165,7 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         except BaseException:
             self._pages.close()
             raise
-        self.start_s = time.monotonic() - started
+        self.took_s = time.monotonic() - started
 
     @property
     def alive(self) -> bool:
@@ -184,27 +190,11 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         """
         self._running.give_up_stopped()
 
-    def lane(self, number: int) -> Lane:
+    def lane(self, number: int) -> ServerLane:
         """Return the lane with this number, below `MOST_LANES`; this object itself controls lane 0."""
         while len(self._lanes) <= number:
-            self._lanes.append(Lane(self, len(self._lanes)))
+            self._lanes.append(ServerLane(self, len(self._lanes)))
         return self._lanes[number]
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Return the process ids of lane 0's ranks, by rank number."""
-        return self._lanes[0].pids
-
-    def events(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Return the ends of lane 0's ranks, like `Lane.events`.
-
-        Ends of an earlier launch's ranks are left out. The reason is that a killed rank may sleep in the kernel, where
-        no signal reaches it, and may end only during a later launch, which uses the same rank numbers.
-
-        Raises:
-            ServerGoneError: the server is gone. A server that stayed stopped has been ended, with its ranks.
-        """
-        return self._lanes[0].events(timeout_s)
 
     def hear_for_lanes(self, timeout_s: float) -> None:
         """Wait up to `timeout_s` for the server's next events, and give each to the lane whose rank it is about.
@@ -216,19 +206,6 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
             for lane in self._lanes:
                 lane.note(event)
 
-    def launch(
-        self,
-        envs: Sequence[Mapping[str, str]],
-        directory: LaunchDir,
-        request: LaunchRequest | None = None,
-    ) -> bool:
-        """Fork one rank per environment; `events` later reports their ends, by rank number from 0.
-
-        If `request` is None, the ranks read the request in `directory`. Return whether the server first had to import
-        modules or be replaced, because that time does not count as the launch's.
-        """
-        return self._lanes[0].launch(envs, directory, request)
-
     def launch_in(
         self,
         lane: int,
@@ -236,7 +213,7 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
         directory: LaunchDir,
         request: LaunchRequest | None,
     ) -> tuple[tuple[int, ...], bool]:
-        """Like `launch`, for the lane with this number. Return the ranks' process ids, and what `launch` returns."""
+        """Like `ServerLane.launch`, for this lane. Return the ranks' process ids, and what `launch` returns."""
         self._pages.clear(lane)  # otherwise an earlier launch's counts would be taken for this one's
         case = (request or LaunchRequest.read(directory.request)).case
         ranks = [{"env": dict(env)} for env in envs]
@@ -301,7 +278,7 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
             order=order,
             largest=None if largest is None else largest.to_json(),
         )
-        self._lanes[0].pids = tuple(answer["pids"])
+        self.pids = tuple(answer["pids"])
         deadline = time.monotonic() + timeout_s
         in_time = True
         while True:
@@ -313,21 +290,9 @@ class ServerProcess(AbstractContextManager["ServerProcess"]):
                 in_time = False
                 self.signal_ranks(signal.SIGKILL)
 
-    def pulse(self, rank: int) -> Pulse:
-        """Return the heartbeat of a rank of lane 0."""
-        return self._lanes[0].pulse(rank)
-
     def pulse_in(self, lane: int, rank: int) -> Pulse:
         """Return the heartbeat of a lane's rank."""
         return self._pages.pulse(lane, rank)
-
-    def signal_ranks(self, number: signal.Signals, pids: tuple[int, ...] | None = None) -> None:
-        """Like `Lane.signal_ranks`, for lane 0."""
-        self._lanes[0].signal_ranks(number, pids)
-
-    def forget(self) -> None:
-        """Forget the process ids of lane 0's ranks, because all of them have ended."""
-        self._lanes[0].forget()
 
     def close(self) -> None:
         """End the ranks and the server, and wait until they have ended."""
