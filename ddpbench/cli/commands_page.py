@@ -9,7 +9,7 @@ from ddpbench.cli import exit_codes, flags, make_parser
 
 ENVIRONMENT = {
     "DDPBENCH_SHARED_MACHINE": "`1`: run although another sweep uses these cores, and flag every number",
-    "DDPBENCH_CLAIMS": "`own`: measure although another user's process, but no sweep, claims these cores or GPUs",
+    "DDPBENCH_CLAIMS": "`own`: ignore other users' claims on cores or GPUs, unless a sweep claims them",
     "DDPBENCH_KEY": "key of a job on several nodes, in place of the run directory's `job.key`; the same on each node",
     "DDPBENCH_JOIN_TIMEOUT": "seconds for which slots of torchrun, srun or mpiexec wait for each other (default: 300)",
     "DDPBENCH_CACHE": "folder for the subfolder `ddpbench-cache` (default: `~/.cache`); empty: no cache",

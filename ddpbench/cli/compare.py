@@ -55,7 +55,7 @@ def add_parser(commands: Any) -> None:
         action="append",
         default=[],
         metavar="SIDE",
-        help="the same for the other side; without one of the two, it is the code in the working directory",
+        help="the same for the other side; a side that is not given is the code in the working directory",
     )
     parser.add_argument(
         "--total",
@@ -76,7 +76,7 @@ def add_parser(commands: Any) -> None:
         "--fail-on",
         type=flags.share,
         metavar="PERCENT",
-        help="exit with 1 if a case fails, or is slower by more than this with its whole interval; such as 3%%",
+        help="exit with 1 if a case fails, or its whole interval shows a slow-down of more than this, such as 3%%",
     )
     parser.add_argument("--across", action="store_true", help="compare although machines or torch differ")
     parser.add_argument(

@@ -49,7 +49,7 @@ def add_parser(commands: Any) -> None:
         "-v",
         "--verbose",
         action="store_true",
-        help="also describe each check that found nothing to do; always with --nodes",
+        help="also describe checks that found no problem (--nodes implies this)",
     )
     flags.as_json(parser)
     parser.set_defaults(run=_run)

@@ -84,7 +84,10 @@ def _sections() -> dict[str, dict[str, str]]:
 
 
 def _hidden(commands: Iterable[str]) -> list[str]:
-    """Return sentences about names of packages that ddpbench's own names hide; `commands` are ddpbench's commands."""
+    """Return sentences about packages' names that cannot be used, because ddpbench has the same names.
+
+    `commands` are ddpbench's commands.
+    """
     from ddpbench.installed import hidden
     from ddpbench.launch.shipped_names import hidden_names
 

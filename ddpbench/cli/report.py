@@ -75,7 +75,9 @@ def _formats(text: str) -> frozenset[str]:
 
     given = [part.strip().lower() for part in text.split(",") if part.strip()]
     if not given:
-        raise RequestError(f"--figures {text!r}: give formats, of {', '.join(FORMATS)}")
+        raise RequestError(
+            f"--figures {text!r}: give one or more of {', '.join(FORMATS)}, separated by commas"
+        )
     for one in given:
         if one not in FORMATS:
             raise RequestError(f"--figures {text!r}: unknown format {one!r}; {nearest(one, FORMATS)}")

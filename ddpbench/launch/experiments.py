@@ -36,7 +36,7 @@ def known_experiments() -> dict[str, Path]:
 
 
 def is_not_meant(name: str) -> bool:
-    """Return whether a name means a known experiment although a file or folder with that name may exist here.
+    """Return whether a name refers to a shipped experiment, even if a file or folder with that name exists here.
 
     True if a different user may have put the file or folder there, or if this user cannot access the working directory.
     """

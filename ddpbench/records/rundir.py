@@ -608,7 +608,8 @@ class RunDir:
         """Keep the directory open for writing, and yield it with a path that leads to it even if it is renamed.
 
         Thus a user who can rename the directory, or a folder above it, cannot redirect the writes to another place.
-        Pass `planned=False` for a directory that may lack a plan; then write only data that come from this directory.
+        Pass `planned=False` for a directory that may lack a plan. Then write nothing but data that was read from this
+        directory, such as unpacked records.
 
         Raises:
             OutputError: the directory is another user's, or cannot be reached.
@@ -634,9 +635,9 @@ class RunDir:
         """Check that no other user could replace the directory, and with it the code that a resumed sweep runs.
 
         Raises:
-            OutputError: the directory belongs to another user; or a folder above it does, and everybody can rename
-                entries there.
-            OSError: it cannot be reached.
+            OutputError: another user owns the directory, or owns a folder above it in which everybody can rename
+                entries.
+            OSError: the directory or a folder above it cannot be reached.
         """
         check_own(self.path)
         if self.plan.exists() and (folder := exchangeable_above(self.path)) is not None:
@@ -718,9 +719,9 @@ class RunDir:
     def locked(self, holder: str = "a sweep", otherwise: str = "") -> Iterator[None]:
         """Lock the directory for one command. The kernel releases the lock however the command ends.
 
-        The lock's file is removed if this call has created it. `holder` is how other commands' messages name this
-        command while it has the lock. If this command finds the directory locked, its error message advises to wait or
-        to do what `otherwise` says.
+        The lock's file is removed if this call has created it. While this
+        command has the lock, messages of other commands call it `holder`. If another command has the lock, the error
+        message tells the user to wait, or to do what `otherwise` says.
 
         Raises:
             InUseError: another process has the lock.
@@ -909,9 +910,9 @@ def check_checkpoint_dir(name: str) -> None:
         return  # writing a checkpoint will report why
     if shared is not None:
         raise OutputError(
-            f"base.checkpoint_dir = {name!r}: everybody can rename what is in {shared}, so that "
-            "checkpoints may overwrite or remove other files of yours. Name another directory, leave "
-            "the setting out to write checkpoints into the run directory, or have its owner run: "
+            f"base.checkpoint_dir = {name!r}: everybody can rename what is in {shared}, so "
+            "another user could make checkpoints overwrite or remove other files of yours. Name another directory, "
+            f"leave the setting out to write checkpoints into the run directory, or have the owner of {shared} run: "
             f"{command('chmod', '+t', shared)}"
         )
 

@@ -605,9 +605,9 @@ def check_counts(data: bytes) -> None:
         ValueError: there are more lists, objects, lines or values than any rank writes.
     """
     if sum(map(data.count, (b"[", b"{", b"\n"))) > MOST_LISTS:
-        raise ValueError("has more lists, objects and lines than a rank writes")
+        raise ValueError("has more lists, objects and lines in total than any rank writes")
     if data.count(b",") > MOST_NUMBERS:
-        raise ValueError("has more values than a rank writes")
+        raise ValueError("has more values than any rank writes")
 
 
 _TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')

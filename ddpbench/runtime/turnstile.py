@@ -339,7 +339,7 @@ class Turn:
         except OSError:
             answer = b""
         if not answer:
-            raise TurnstileGoneError("the process that gives turns has ended")
+            raise TurnstileGoneError("the process that says whose turn it is has ended")
         return time.perf_counter_ns() - began
 
     def _heard(self) -> bytes | None:

@@ -120,8 +120,8 @@ class Links:
         A ring runs at the rate of its slowest link, because its uplinks carry as much as a node's link. With a master,
         the links carry different amounts: the master's link carries the gradients of all other nodes, the uplink of the
         master's rack carries the gradients of all other racks, and every other node's link carries the gradients of one
-        node. A link that carries a fraction of the bytes on the master's link counts as faster by the inverse of that
-        fraction.
+        node. A link that carries 1/k of the bytes on the master's link
+        counts as k times as fast.
         """
         if algorithm != "master" or nodes == 1:
             return self.slowest(nodes)

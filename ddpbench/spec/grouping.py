@@ -431,7 +431,7 @@ def varied(cases: Iterable[Case], name: str) -> list[str]:
 def option_word(name: str, key: str, case: Case) -> str:
     """Return a text for a case's value of an option; empty if the case does not have the option.
 
-    The option has the key `key` in `name`, a field of `OPTIONS`.
+    `name` is the field of `OPTIONS` that has the option, and `key` the option's key in it.
     """
     return _option_text(name, key, OPTIONS[name](case))
 
@@ -460,7 +460,7 @@ def option_words(name: str, only: Collection[str] | None, case: Case) -> list[st
 def option_axis(name: str, key: str, case: Case) -> str:
     """Return the full name of a case's option in an experiment: `options.train.py.width`, `env.NCCL_ALGO`.
 
-    The option has the key `key` in `name`, a field of `OPTIONS`.
+    `name` is the field of `OPTIONS` that has the option, and `key` the option's key in it.
     """
     if name == "env_json":
         return f"env.{key}"

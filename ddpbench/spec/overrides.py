@@ -404,7 +404,7 @@ def reconcile(data: dict[str, Any], settings: Sequence[list[str]], before: Itera
 
 
 def _replace_axes(data: dict[str, Any], settings: Sequence[list[str]]) -> list[str]:
-    """Remove axes that overrides replace by a single value; return one sentence per axis."""
+    """Remove each axis that is replaced by an override's single value; return one sentence per axis."""
     if not isinstance(data.get("axes"), dict):
         return []
     axes = data["axes"] = dotted(data["axes"])

@@ -119,7 +119,10 @@ def _asking_no_gpu() -> Iterator[None]:
 
 
 class _UnforkableError(RuntimeError):
-    """A fork of this process would hang. The arguments are the reason, and whether imports for a case caused that."""
+    """Raised if a fork of this process would hang.
+
+    The arguments are the reason, and whether imports for a case are the cause of it.
+    """
 
 
 def _assert_forkable(*, imported: bool = False) -> None:

@@ -30,7 +30,7 @@ COUNT = re.compile(r"\d+ of \d+ claims")
 """A number of claims, which says nothing about the question by itself."""
 STARTS = {
     "claim_data_parallel": "No: DataParallel (threads) is 87 % [83, 91] faster than DDP for mlp:large; DDP is 2.21 ",
-    "claim_input_bound": "3.4 [2.8, 4.1] times as long as from memory takes a step of Images (single) without loader ",
+    "claim_input_bound": "3.4 [2.8, 4.1] times as long: a step of Images (single) without loader workers, compared ",
     "claim_master_congestion": "Yes: from 2 to 32 ranks, a step takes 5.25 [5.18, 5.31] times as long with master; ",
     "claim_model_parallel": "4 or 8 microbatches (no difference shown): with 4, pipeline takes 20 % [14, 26] longer ",
     "claim_one_node_or_many": "It depends: master is 2.07 [2.01, 2.14] times as fast on 1 node x 4 ranks as on 4 x 1; ",
@@ -130,7 +130,7 @@ def test_the_answer_says_that_every_case_is_slower_than_one_rank() -> None:
     assert first.text.endswith(" and 27 % [4, 188] faster than ring (DDP).")
     assert first.beneath[1] == (
         "all 5 cases of several ranks are slower than one rank, which is 9.9 to 29 times as fast, "
-        "at least 2.5 times for all at once"
+        "at least 2.5 times in every case"
     )
 
 

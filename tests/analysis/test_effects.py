@@ -135,12 +135,12 @@ def test_growth_is_a_factor_from_few_ranks_to_many(tmp_path: Path) -> None:
 def test_steps_of_several_strategies_are_compared_by_length(tmp_path: Path) -> None:
     text = first(tmp_path, {SINGLE: 10, DDP: 12, MASTER: 36}, claim("DDP", (DDP, MASTER), of="step time"))
     assert text.startswith("3.0")
-    assert text.endswith("] times as long as DDP takes a step of master.")
+    assert text.endswith("] times as long: a step of master, compared with DDP.")
 
 
 def test_what_is_slower_than_one_rank_everywhere_is_said_in_the_answer(tmp_path: Path) -> None:
     text = first(tmp_path, {SINGLE: 10, DDP: 40, MASTER: 80}, claim("DDP wins", (DDP, MASTER), answers="yes"))
-    assert text.endswith("; all are slower than one rank (at least 1.9 times for all at once)."), text
+    assert text.endswith("; all are slower than one rank (at least 1.9 times in every case)."), text
     said = first(
         tmp_path / "b", {SINGLE: 10, DDP: 12, MASTER: 80}, claim("DDP wins", (DDP, MASTER), answers="yes")
     )
@@ -341,6 +341,6 @@ def test_a_bound_on_all_cases_is_joint_also_where_claims_have_fewer_comparisons(
         for case in (DDP, MASTER, FOUR)
         if (found := rate_ratio(base, cases[case], ALPHA / 3)) is not None and found.low is not None
     )
-    bound = re.search(r"at least ([\d.]+) times for all at once", said[0].line)
+    bound = re.search(r"at least ([\d.]+) times in every case", said[0].line)
     assert bound is not None, said[0].line
     assert least - 0.1 < float(bound[1]) <= least

@@ -97,7 +97,7 @@ def test_a_claim_on_loaders_is_answered_by_the_case_that_waits_longest(tmp_path:
     first = summary_of(tmp_path / "all", bound, claims=[claimed((every[0], every[1]))]).conclusions.answer[0]
     assert first.text.startswith("3.0")
     assert first.text.endswith(
-        " times as long as from memory takes a step of Images (single) without loader workers."
+        " times as long: a step of Images (single) without loader workers, compared with data in memory."
     )
 
 

@@ -100,7 +100,7 @@ def test_where_no_case_is_as_fast_as_one_rank_the_line_beneath_says_so(tmp_path:
     (found,) = answers(tmp_path / "slow", slow)
     assert found.beneath[0] == (
         "all 3 cases of several ranks are slower than one rank, which is 2 to 5 times as fast, "
-        "at least 1.9 times for all at once"
+        "at least 1.9 times in every case"
     )
     (found,) = answers(tmp_path / "one", {**slow, DDP: 12})
     assert "one rank" not in found.line, "one of them is faster"

@@ -347,9 +347,11 @@ def test_a_rank_s_file_of_more_than_any_rank_writes_is_not_read(content: bytes, 
     """Each takes a hundred times its bytes in memory, and a few KB of an archive."""
     path = tmp_path / "rank-00000.attempt-0.jsonl"
     path.write_bytes(content)
-    with pytest.raises(RecordError, match=r"has more (lists, objects and lines|values) than a rank writes"):
+    with pytest.raises(
+        RecordError, match=r"has more (lists, objects and lines in total|values) than any rank writes"
+    ):
         read_rank(path)
-    with pytest.raises(ValueError, match="than a rank writes"):
+    with pytest.raises(ValueError, match="than any rank writes"):
         record_from_json(content)
 
 

@@ -206,7 +206,7 @@ def test_an_unknown_format_is_refused(capsys: pytest.CaptureFixture[str], tmp_pa
     assert run(["report", str(tmp_path), "--figures", "svg,gif"]) == 2
     assert "unknown format 'gif'; known: pdf, png, svg" in capsys.readouterr().err
     assert run(["report", str(tmp_path), "--figures", ","]) == 2
-    assert "--figures ',': give formats, of png, svg, pdf" in capsys.readouterr().err
+    assert "--figures ',': give one or more of png, svg, pdf, separated by commas" in capsys.readouterr().err
 
 
 def written_on(picture: Picture) -> set[str]:

@@ -317,7 +317,7 @@ def test_whoever_waits_hears_that_the_comparison_has_ended(tmp_path: Path) -> No
     waiting = Side(turnstile, "new", [], wait).start()
     turnstile.close()
     waiting.join()
-    assert found == ["the process that gives turns has ended"]
+    assert found == ["the process that says whose turn it is has ended"]
     assert not folder.exists()
     with pytest.raises(TurnstileGoneError, match="does not say whose turn it is"):
         Turn(f"{tmp_path}/nothing base")

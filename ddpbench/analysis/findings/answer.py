@@ -363,7 +363,7 @@ def _part(
 
 
 def _alike(name: str, world: int, choices: Sequence[Choice], places: _Places) -> str:
-    """Say which case to use if the choice is the same in all judged panels."""
+    """Say which case to use, given that it is the same case in all judged panels."""
     where = places.count(len(choices))
     gains = [one.gain for one in choices if one.gain is not None]
     gains = gains if len(gains) == len(choices) else []

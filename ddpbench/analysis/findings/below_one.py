@@ -44,10 +44,10 @@ class BelowOne:
 
     @property
     def _bound(self) -> str:
-        """Return the bound, rounded down. Of several cases it says that it holds for all of them at once."""
+        """Return the bound, rounded down. For several cases, it holds for all of them together."""
         exponent = 1 - math.floor(math.log10(self.least))
         least = f"at least {format_two_digits(math.floor(self.least * 10**exponent) / 10**exponent)} times"
-        return f"{least} for all at once" if len(self.measured) > 1 else least
+        return f"{least} in every case" if len(self.measured) > 1 else least
 
 
 def all_below_one(cases: Sequence[CaseRun]) -> BelowOne | None:

@@ -84,11 +84,11 @@ class ClaimedEffect:
         elif self._follows(before):
             phrase = f"{self.common} {(takes_longer if self.steps else is_faster)(self.ratio)}"
         elif self.steps:
-            amount = takes_longer(self.ratio, than=True)
+            slow = f"a step of {self._named(self.slow.words if leading else self.slow.spelled)}"
             phrase = (
-                f"{amount} {self._on(self.fast.spelled)} takes a step of {self._named(self.slow.words)}"
+                f"{takes_longer(self.ratio)}: {slow}, compared with {self._on(self.fast.spelled)}"
                 if leading
-                else f"a step of {self._named(self.slow.spelled)} takes {amount} {self._on(self.fast.words)}"
+                else f"{slow} takes {takes_longer(self.ratio, than=True)} {self._on(self.fast.words)}"
             )
         else:
             phrase = self._faster(leading=leading)
@@ -191,7 +191,7 @@ def _answer(claim: DecidedClaim) -> bool | None:
 
 
 def _votes(claim: DecidedClaim, equal: Collection[frozenset[str]]) -> set[bool]:
-    """Return what the decided pairs of a claim answer; `equal` are pairs that other claims show to be equal."""
+    """Return the answers of a claim's decided pairs; `equal` has the pairs that other claims show to be equal."""
     yes = claim.answers != "no"
     found = {
         yes if held.verdict == "holds" else not yes for held in claim.pairs if held.verdict != "cannot tell"
@@ -231,9 +231,10 @@ def effects_of(
 
 
 def _continued_last(effects: Sequence[ClaimedEffect]) -> list[ClaimedEffect]:
-    """Return the effects with the first that another one continues, and that one, at the end.
+    """Return the effects in an order in which a shortened effect cannot be misread.
 
-    There no shortened effect can be read as continuing it too.
+    If one effect continues another, both go to the end, so that no third effect seems to continue the first.
+
     """
     for first in effects:
         for one in effects:

@@ -61,7 +61,9 @@ def inputs_answer(cases: Sequence[CaseRun], counted: Sequence[str] = ()) -> Find
     who = f"{names.workload(run.case)} ({_strategy(run, names)})"
     taken = f"{_how(first)} a step of {who} takes {_longer(first.ratio)} from memory"
     if not spared:
-        taken = f"{_longer(first.ratio)} from memory takes a step of {who} {_how(first)}"
+        taken = (
+            f"{_longer(first.ratio, than=False)}: a step of {who} {_how(first)}, compared with data in memory"
+        )
     head, waiting = f"{'it depends: ' if spared else ''}{taken}", {_workload(one) for one in bound}
     apart = _listed_groups(spared, names, waiting)
     ends = [f"; {apart} {'is' if len(spared) == 1 else 'are'} not input-bound", ""] if spared else [""]
@@ -279,8 +281,10 @@ def _numbers(members: Sequence[InputCase]) -> str:
     return counts[0] if len(counts) == 1 else f"{', '.join(counts[:-1])} and {counts[-1]}"
 
 
-def _longer(ratio: Interval | None) -> str:
-    return "an unknown share longer than" if ratio is None else takes_longer(ratio, than=True)
+def _longer(ratio: Interval | None, *, than: bool = True) -> str:
+    if ratio is None:
+        return f"an unknown share longer{' than' if than else ''}"
+    return takes_longer(ratio, than=than)
 
 
 def _signed(ratio: Interval | None) -> str:

@@ -223,8 +223,8 @@ def _counts(plan: StoredPlan, cases: Sequence[CaseRun], *, merged: bool) -> Coun
     """Return the numbers of launches, cases and rounds.
 
     The number of planned launches is the number of runnable cases times the number of rounds that have begun, or times
-    `rounds_min` if that is larger. For a merged run it is the number of existing launches, because no case was planned
-    for the rounds of every run.
+    `rounds_min` if that is larger. For a merged run it is the number of existing launches, because each run planned its
+    own cases and rounds.
     """
     runnable = [case for case in cases if case.planned.skip_reason is None]
     begun = max((launch.round + 1 for case in cases for launch in case.launches), default=0)

@@ -33,11 +33,12 @@ LATE_SHARE = 0.01
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pacing:
-    """Lateness of a replay's moments in a launch's timed blocks, and the work of the host itself.
+    """How late a replay's events were in a launch's timed blocks, and the host's own work.
 
-    `lateness_s` has each step's lateness on its latest rank, in virtual time. All other times are the machine's own.
-    `cpu_s` is the processor time of all ranks, and `cores_s` the available time of their cores. `optimizer_s` is a
-    rank's own update per step and `due_s` the profiled one, as means over ranks; 0 if not recorded.
+    `lateness_s` has one value per step, that of the rank that was most late, in virtual time. All other times are the
+    machine's own. `cpu_s` is the processor time of all ranks, and `cores_s` the available time of their cores.
+    `optimizer_s` is how long a rank's update took per step, and `due_s` how long it takes in the profile; both are
+    means over ranks, and 0 if not recorded.
     """
 
     lateness_s: NDArray[np.float64]

@@ -228,7 +228,10 @@ def _drift_words(changes: Changes) -> str:
 
 
 def _resolution(changes: Changes) -> list[str]:
-    """Say in sentences how long it takes to resolve the wanted change. Empty if it would have been resolved."""
+    """Say in sentences how long it takes to resolve the wanted change.
+
+    Empty if this comparison could have resolved it.
+    """
     found: list[str] = []
     resolved = changes.resolvable
     wanted, needed_s = f"{100 * changes.wanted:g} %", changes.wanted_s

@@ -311,7 +311,7 @@ def _cost(timings: Sequence[Timing]) -> float:
 def tukey_quantile(cases: int, df: int, alpha: float = ALPHA) -> float:
     """Return the studentized range's critical value divided by sqrt(2), as a multiple of a difference's standard error.
 
-    P(range <= q s) = E over s, z of cases * (Phi(z) - Phi(z - q s))^(cases - 1), where z is the largest value.
+    P(range <= q s) = E[cases * (Phi(z) - Phi(z - q s))^(cases - 1)], the mean over s and over z, the largest value.
     """
 
     def below(d: float) -> float:

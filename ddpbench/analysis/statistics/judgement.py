@@ -247,8 +247,8 @@ class Standing:
     """Comparison of a case with the other cases of its family.
 
     `against` is the fastest other case by mean time. `ratio` is the case's time divided by the time of the best other
-    case. Each end of its interval is the largest of the corresponding ends of the case's pairs. `rounds` is the number
-    of rounds from which the ratio comes.
+    case. The lower end of the ratio's interval is the largest lower end of all pairs with this case, and its upper end
+    the largest upper end. `rounds` is the number of rounds from which the ratio comes.
     """
 
     verdict: BestVerdict

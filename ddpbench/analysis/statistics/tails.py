@@ -41,16 +41,16 @@ def missed_share(rounds: int) -> float:
 
 
 def missed_words(count: int, noun: Literal["rounds", "launches"]) -> str:
-    """State the share of all rounds or launches that may be slow although no one of the `count` measured ones is."""
+    """State the share of all rounds or launches that may be slow although none of the `count` measured ones is."""
     return (
         f"a slow-down that affects up to {format_at_most(missed_share(count))} of {noun} may have been missed"
     )
 
 
 def mean_and_further(logs: Sequence[float]) -> tuple[float, float]:
-    """Return the mean of the values and `FURTHER` hypothetical values, once for low and once for high ones.
+    """Return two means of the values together with `FURTHER` hypothetical values.
 
-    The hypothetical values are all as low as the lowest value, or all as high as the highest.
+    All hypothetical values equal the lowest value in the first mean, and the highest in the second.
     """
     total, count = math.fsum(logs), len(logs) + FURTHER
     return (total + FURTHER * min(logs)) / count, (total + FURTHER * max(logs)) / count

@@ -61,7 +61,7 @@ class Lane:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OneStep:
-    """A single step of a launch. Times are seconds from when its earliest rank started it."""
+    """A single step of a launch. Times are seconds from the moment at which the first rank began the step."""
 
     case_id: str
     round: int

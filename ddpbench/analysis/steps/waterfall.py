@@ -110,7 +110,8 @@ def waterfall_of(cases: Sequence[CaseRun]) -> Iterator[EfficiencyLoss]:
     """Yield the losses and the efficiency of strategies in the largest groups of comparable cases.
 
     In each group, the reference comes first (see `reference_of`). Then come the other strategies that exchange
-    gradients at the same number of ranks, each at DDP's default cap or the smallest that was run. Cases are left out
+    gradients at the same number of ranks. Each has DDP's default bucket cap or, if that was not run, the smallest cap
+    that was. Cases are left out
     if they or their base cases have no instrumented steps, or if they have no round in common. So are cases whose
     model is computed by a different framework than the base case's.
     """

@@ -26,14 +26,14 @@ def add_parser(commands: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="which of several curves: local_batch=32, bucket_cap_mb=25, an option's name ...",
+        help="setting that selects one of several curves, such as local_batch=32 or an option",
     )
     parser.add_argument(
         "--efficiency-cut",
         type=flags.number("--efficiency-cut", "EFFICIENCY"),
         default=0.7,
         metavar="FRACTION",
-        help="least efficiency of a job size to ask for, such as 70%% (default: 0.7)",
+        help="least efficiency of the recommended job size, such as 70%% (default: 0.7)",
     )
     parser.add_argument(
         "--samples-per-epoch",
@@ -69,7 +69,7 @@ def add_parser(commands: Any) -> None:
         "--recovery",
         type=Path,
         metavar="RUN_DIR",
-        help="for --mtbf: run in which failures were measured (default: this run, or its checkpoints)",
+        help="for --mtbf: run in which recovery was measured (default: RUN_DIR, or its checkpoint times)",
     )
     flags.out(parser, "directory of the files (default: RUN_DIR)")
     parser.set_defaults(run=_run)

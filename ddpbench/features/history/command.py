@@ -22,7 +22,7 @@ def add_parser(commands: Any) -> None:
         "history",
         help="find since when cases are slower or faster, over many runs",
         description="Match the cases of many runs, in the order of measurement, and print where each case's step time "
-        "changed and by how much. A history without changes reports one with a chance of 5 % at most. At "
+        "changed and by how much. If nothing changed, the chance of a reported change is 5 % at most. At "
         "least 8 runs are needed to show a change, more with several cases.",
     )
     parser.add_argument(

@@ -124,7 +124,7 @@ def forget() -> None:
 
 
 def same_environment(one: str, other: str) -> bool:
-    """Return whether two interpreters belong to one environment, as `python` and `python3` of it do."""
+    """Return whether two interpreters belong to one environment. For example, its `python` and `python3` do."""
     if one == other:
         return True
     environment = searched(one).environment

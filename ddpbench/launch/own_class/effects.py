@@ -499,7 +499,10 @@ class Effects:
         return name in self.reads & self.tracer.script.importable - local
 
     def _of_class(self, node: ast.expr) -> str:
-        """Return `model` or `dataset` if an expression names such a class of the script; otherwise an empty text."""
+        """Return `model` if an expression is the name of a model class of the script, `dataset` if of a dataset class.
+
+        Otherwise return an empty text.
+        """
         for part, roots in (("model", MODULES), ("dataset", DATASETS)):
             if isinstance(node, ast.Name) and self.tracer.script.derives(node.id, roots):
                 return part

@@ -331,7 +331,8 @@ def _statements_of(
 ) -> tuple[list[ast.stmt], ast.expr | None] | None:
     """Return what a call of a function does, as statements and the returned expression.
 
-    Return None if statements cannot replace the call, because of its arguments, other returns, or names of `others`.
+    Return None if that is not possible: an argument does not fit, the function returns before its last statement, or
+    it assigns a name that the statements `others` use.
     """
     names = parameters_of(function)
     given = dict(zip(names, call.args, strict=False)) | {e.arg: e.value for e in call.keywords if e.arg}

@@ -33,7 +33,7 @@ class Script:
     encoding: str = "utf-8"
 
     def encoded(self, source: str) -> bytes:
-        """Encode a source text in the script's encoding. Characters that the encoding does not have become escapes."""
+        """Encode a source text in the script's encoding. Characters that the encoding lacks are written as escapes."""
         return source.encode(self.encoding, "backslashreplace")
 
     def methods(self) -> Iterator[tuple[ast.ClassDef, FunctionNode]]:

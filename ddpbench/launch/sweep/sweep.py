@@ -186,8 +186,8 @@ class Sweep:
     def _round(self, number: int, servers: Servers) -> bool:
         """Run a round's unfinished launches, then end their fork servers, so that the next round gets new servers.
 
-        If other sweeps share the cores, the servers stay: numbers do not count then, and starting a server takes
-        seconds. Returns False if a launch was left out because it would end after the budget is spent.
+        If other sweeps share the cores, the servers keep running, because starting one takes seconds and the results
+        are flagged anyway. Returns False if a launch was left out because it would end after the budget is spent.
         """
         progress = self._progress
         todo = progress.done.left_of_round(number)
@@ -207,7 +207,7 @@ class Sweep:
         return True
 
     def _fitting(self, launches: Sequence[PlannedCase]) -> Sequence[PlannedCase]:
-        """Return the first of these launches, as many as are expected to end within the budget."""
+        """Return the launches that are expected to end within the budget, from the first on."""
         ends = itertools.accumulate(map(self._progress.expected.launch_s, launches))
         left_s = self._progress.left_s
         return launches[: sum(end <= left_s for end in ends)]

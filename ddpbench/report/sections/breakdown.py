@@ -266,7 +266,10 @@ def _texts(bars: Sequence[Bar]) -> list[_Texts]:
 
 
 def _title(bars: Sequence[Bar], start: str) -> str:
-    """Return the finding, preceded by `start`: the case with the most exposed communication, above one rank."""
+    """Return the finding, preceded by `start`.
+
+    It names the case of several ranks with the most exposed communication.
+    """
     fair = [bar for bar in bars if not bar.row.oversubscribed and bar.row.case.world_size > 1]
     if not fair:
         if any(bar.row.oversubscribed for bar in bars):

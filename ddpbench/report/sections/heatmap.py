@@ -103,7 +103,8 @@ def picture(
 def _drawn_sizes(every: Sequence[int | str], across: Across) -> Sequence[int | str]:
     """Return the keys of the map's rows that are drawn, from the keys of all rows.
 
-    If there are too many, the largest powers of two of ranks are drawn, or the fastest links.
+    If there are too many, rows by ranks keep the largest numbers of ranks that are powers of two, and rows by links
+    keep the fastest links.
     """
     if len(every) <= MOST_ROWS:
         return every

@@ -225,7 +225,10 @@ class NotedStage(CheckedStage):
         self._pipeline, self._pipelines, self._reducers = pipeline, pipelines, reducers
 
     def begin(self, recorder: Recorder) -> None:
-        """Begin to record a step other than the first, in which torch learns the shapes of received messages."""
+        """Begin to record a step.
+
+        It must not be the first one, in which torch learns the shapes of received messages.
+        """
         if self._received is None:
             asked = (self.get_fwd_recv_ops, self.get_bwd_recv_ops) if self._notes_messages else ()
             self._received = {direction: sizes_of(ops_of(0)) for direction, ops_of in enumerate(asked)}

@@ -808,7 +808,7 @@ _UNEVEN = "the ranks' steps did not call backward() equally often, so ranks woul
 
 
 class UnequalRanksError(RuntimeError):
-    """The ranks' steps differ so much that ranks would wait for one another."""
+    """The ranks' steps differ so much that the ranks would deadlock."""
 
 
 def _reached_by_some(replicas: Sequence[torch.nn.Module]) -> list[str]:

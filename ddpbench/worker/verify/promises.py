@@ -300,7 +300,7 @@ def _stepped(
 
 
 def _trains_apart(proof: Proof, comparer: Comparer) -> bool:
-    """Return whether to compare again, with one model per rank that sees only this rank's samples.
+    """Return whether to compare again, with a separate model for each rank, which sees only that rank's samples.
 
     This is needed because a model's state may depend on the samples that it has seen.
     """

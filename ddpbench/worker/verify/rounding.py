@@ -111,7 +111,7 @@ def roundoff_of(sent: Sent, error: float, exact: torch.Tensor, squares: torch.Te
     """Return the unit roundoff at which rounding would cause an error as large as `error`.
 
     Args:
-        sent: the rounding that the strategy states, of which only the number of ranks and the floor are used.
+        sent: the strategy's own description of its rounding; only `ranks` and `floor` are used.
         error: the relative error of a parameter's average.
         exact: the exact average of the parameter's gradient.
         squares: the mean over ranks of its squared gradients.
