@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import psutil
 
 FOLDER = "DDPBENCH_CACHE"
-"""The environment variable with the folder in which to make the subfolder; if set to nothing, nothing is cached."""
+"""The environment variable with the folder in which to make the subfolder; if it is empty, nothing is cached."""
 SUBFOLDER = "ddpbench-cache"
 """Name of the folder of entries. Its parent, `~/.cache` or the user's choice, may also have the user's own files."""
 MARK = "CACHEDIR.TAG"
@@ -36,8 +36,8 @@ _ENTRY = b"ddpbench cache entry\n"
 _ENDING = ".kept"
 _UNFINISHED = re.compile(re.escape(_ENDING) + r"\.[0-9]+\.new$")
 MOST_BYTES = 256 << 20
-"""Largest size of all entries together, bytes; the least recently used are removed first. A run of a thousand cases
-takes some MiB, a figure up to one.
+"""Largest size of all entries together, bytes. The least recently used entries are removed first. A run of a thousand
+cases takes some MiB, and a figure takes up to 1 MiB.
 """
 _DAY_S = 86_400
 _PACKAGE = Path(__file__).resolve().parent
@@ -158,7 +158,7 @@ def _opened(*, make: bool = False) -> Iterator[int]:
 
 
 def _mark(folder: int) -> None:
-    """Write the file `CACHEDIR.TAG` into a folder that is empty or has only an incomplete one."""
+    """Write the file `CACHEDIR.TAG` into a folder that is empty or has only an incomplete `CACHEDIR.TAG`."""
     with suppress(FileNotFoundError), _read(folder, MARK) as file:
         if not _MARK_TEXT.startswith(file.read()):
             return
@@ -174,7 +174,7 @@ def _make(path: Path) -> None:
     the home of the user who called sudo.
 
     Raises:
-        OSError: the folder cannot be made, is inside another user's, or is in a missing home directory.
+        OSError: the folder cannot be made, is inside another user's folder, or is in a missing home directory.
     """
     home = Path(os.path.expanduser("~"))  # noqa: PTH111  stays `~` if no home is known
     if path.is_relative_to(home) and not home.is_dir():
@@ -188,7 +188,7 @@ def _make(path: Path) -> None:
 
 
 def _is_ours(found: os.stat_result, kind: int) -> bool:
-    """Return whether this user owns a file or folder of this kind (`S_IFREG`, `S_IFDIR`) that nobody else can write."""
+    """Return whether a file is of this kind (`S_IFREG`, `S_IFDIR`), this user owns it, and nobody else can write it."""
     return stat.S_IFMT(found.st_mode) == kind and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 

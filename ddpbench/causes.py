@@ -140,7 +140,7 @@ _OF_PROCESSES = re.compile(
 
 
 def limits_part(words: str) -> str:
-    """Return a clause `; ...` that names the resource limit behind an error message; empty if it was no limit.
+    """Return a clause `; ...` that names the resource limit behind an error message; empty if no limit caused it.
 
     If the message `words` says that memory ran out and a limit on address space is set, name that limit. Otherwise, if
     it says that a process or thread could not be started, name the limit on processes.
@@ -154,7 +154,7 @@ def limits_part(words: str) -> str:
 
 
 def signals_part(name: str) -> str:
-    """Return a clause `; ...` that names an environment variable which may have made a signal end a rank; or `""`."""
+    """Return a clause `; ...` on an environment variable that may explain a rank's end by this signal; or `""`."""
     if name == "SIGSEGV" and os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL":
         return "; TORCH_DISTRIBUTED_DEBUG=DETAIL in the environment may be why, DDP over gloo crashes so: unset it"
     return ""

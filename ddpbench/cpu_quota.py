@@ -80,7 +80,7 @@ def memory_left(sys_root: Path = _SYS, proc_root: Path = _PROC) -> int | None:
 
 
 _NO_LIMIT = 1 << 60
-"""Bytes from which a limit means none: version 1 of control groups then shows a number beyond any memory."""
+"""Smallest value, in bytes, that means "no limit". Control groups of version 1 show such a value if no limit is set."""
 
 
 def read_text(path: Path) -> str:

@@ -144,14 +144,14 @@ class ServerGoneError(LaunchError):
 
 
 MOST_LISTED = 12
-"""A longer list of names would hide the suggestion in front of it."""
+"""Most names to list after a suggestion. A longer list would hide the suggestion."""
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return the end of an error message about an unknown name: the nearest known name, then all known names.
 
-    If a known name is near, all names are listed only if they are at most `MOST_LISTED`. `cutoff` is the least
-    similarity of a near name, from 0 to 1.
+    If a known name is near and more than `MOST_LISTED` names are known, the list of all names is left out. `cutoff` is
+    the least similarity of a near name, from 0 to 1.
     """
     names = sorted(set(map(on_one_line, known)))
     guess = meant(name, names, cutoff)

@@ -1,4 +1,4 @@
-"""Escape texts that others wrote for the format of the file that they go into, with one function per format.
+"""Escape texts by other authors for the format of the output file, with one function per format.
 
 Each function replaces control characters, as `text_safety.clean` does, and escapes all characters that have a meaning
 in the format. HTML is escaped by the report's templates (`report/templates.py`), and terminals get what `clean`
@@ -19,8 +19,8 @@ from ddpbench.text_safety import clean
 _BLOCK_START = re.compile(r"(\d{1,9})[.)](?=\s|$)|[#=]|[+-](?!\d)")
 _MENTION = re.compile(r"@(?=\w)|(?:#|\bGH-|/issues/|/pull/)(?=\d)", re.IGNORECASE)
 _NO_MENTION = r"\g<0>&#8203;"
-"""Put a zero-width space after the match, because GitHub would notify a user or link or close an issue. As a numeric
-entity the space is visible in the file.
+"""Replacement that puts a zero-width space after the match. Without the space, GitHub would notify a user, or would
+link or close an issue. The space is written as a numeric entity, so that it is visible in the file.
 """
 _MARKDOWN = {one: f"\\{one}" for one in "\\`*~$|"} | {"<": "&lt;", ">": "&gt;"}
 
@@ -51,7 +51,7 @@ def escape_markdown(text: str, *, cell: bool = False, brackets: bool = False) ->
 def _code_spans(text: str) -> Iterator[tuple[int, int]]:
     """Yield the start and end of each code span, from a run of backquotes to the next run of the same length.
 
-    Each run is examined at most twice, because someone may have written a long text that would be slow to parse.
+    Each run is examined at most twice, so that even a long text by a stranger is parsed quickly.
     """
     runs = [found.span() for found in re.finditer("`++", text)]
     left: dict[int, deque[int]] = {}
@@ -167,8 +167,8 @@ _LATEX = {
     "\N{TRADE MARK SIGN}": r"\texttrademark{}",
     "\N{NO-BREAK SPACE}": "~",
 }
-"""LaTeX for the characters that it interprets, and for some signs. Brackets are among them because LaTeX would take one
-after a line break for the start of an optional argument.
+"""LaTeX for the characters that it interprets, and for some signs. Brackets are included because, after a line break,
+LaTeX would take a bracket for the start of an optional argument.
 """
 _ACCENTS = "\u0300\u0301\u0302\u0303\u0308\u030a\u030c\u0327"
 

@@ -50,7 +50,7 @@ def halving_doubling_s(n: int, size: float, rate: float, alpha: float = 0.0) -> 
     """Return the time of halving-doubling: 2 log2 p · α + 2(p-1)/p · S/B, with p the largest power of two up to n.
 
     If n is not a power of two, it takes 2(α + S/B) more. The ranks beyond p first send their gradients to other ranks,
-    and get the result from these at the end.
+    and get the result from these ranks at the end.
     """
     p = power_of_two(n)
     folded = 2 * (alpha + size / rate) if p != n else 0.0
@@ -90,7 +90,7 @@ TIMES: Mapping[str, tuple[str, Callable[[int, float, float, float], float]]] = {
     "sharded_master": ("sharded master", sharded_master_s),
     "hierarchical": ("ring", ring_s),  # with one rank per node it is a ring
 }
-"""By a case's `algorithm`, the name of its formula and the function that returns its time with one rank per node."""
+"""Formulas by a case's `algorithm`: the name, and the function that returns the time with one rank per node."""
 
 
 def busiest_node_bytes(algorithm: str, nodes: int, ranks_per_node: int, size: float) -> float | None:

@@ -359,7 +359,10 @@ def _end_all(traces: Traces, worker: int) -> None:
 
 
 def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
-    """Exit on SIGTERM, which comes if the guard was killed or asks this process to end. Use the exit code of shells."""
+    """Exit on SIGTERM, with the exit code that shells use (143).
+
+    SIGTERM comes if the guard was killed, or if the guard asks this process to end.
+    """
     raise SystemExit(128 + signal.SIGTERM)
 
 
@@ -386,7 +389,8 @@ def _await_alone(worker: int, woken: int, asked: Iterable[int], parent: int | No
     """Wait for the worker to end and return its wait status, or return a signal's number if the worker must be ended.
 
     The signal is one of `asked` that this process has received, or SIGTERM if `parent` is given and has ended. The
-    parent is polled: the kernel would signal the end of the thread that forked, and a launcher may have many threads.
+    parent is polled, because the kernel's signal would come when the thread that forked ends. A launcher may have many
+    threads.
     """
     while parent is None or os.getppid() == parent:
         if select.select([woken], [], [], _LOOK_S)[0] and (

@@ -20,7 +20,7 @@ from ddpbench.removal import Identity, TemporaryFolder, remove_tree
 REMOVING_S = 30.0
 """Time for which to retry removing a folder, seconds; processes that end at the same time may still write in it."""
 WAIT_S = 2.0
-"""Seconds that this process waits for the guard to remove what it could not remove itself."""
+"""Seconds that this process waits for the guard to remove what this process could not remove."""
 
 
 class GuardedFolder(AbstractContextManager[Path]):

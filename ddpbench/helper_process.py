@@ -31,7 +31,7 @@ def child_environment(*more: str) -> dict[str, str]:
     """Return the environment for a child that runs a module of this package, from any working directory.
 
     PYTHONPATH has the folders of `CODE_FIRST`, the folder that this package is in, the user's own PYTHONPATH, then
-    `more`. The second is left out if this package is installed, because all other installed packages are in the same
+    `more`. If this package is installed, its folder is left out, because all other installed packages are in the same
     folder. Start the child with `python -P`, which leaves out the working directory, where a different ddpbench may be.
     """
     given = os.environ.get("PYTHONPATH", "")
@@ -120,7 +120,7 @@ class Others(AbstractContextManager["Others"]):
 
 
 NOBODY = Others()
-"""For work that this process does alone."""
+"""An `Others` without helper processes, for work that this process does alone."""
 
 
 class Dealt(Generic[_Question, _Answer]):
@@ -132,7 +132,10 @@ class Dealt(Generic[_Question, _Answer]):
     def __init__(
         self, work: Callable[[_Question], _Answer], questions: Sequence[_Question], others: Others
     ) -> None:
-        """Start the helpers on the first questions, which are arguments for `work`. This process joins in `answers`."""
+        """Start the helpers on the first questions, which are arguments for `work`.
+
+        This process answers some of the other questions itself, when `answers` is called.
+        """
         self._work = work
         self._questions = questions
         self._left = iter(range(len(questions)))
@@ -168,9 +171,13 @@ class Dealt(Generic[_Question, _Answer]):
 
 
 WORTH_STARTING = 5
-"""Fewest cases for which helpers are started; a report on fewer is done before a helper has imported its modules."""
+"""Fewest cases for which helpers are started; a report on fewer cases is finished before a helper has imported its
+modules.
+"""
 _MOST_HELPERS = 3
-"""Most helpers to start. Each takes memory, and with more of them most of the time is in work that can't be shared."""
+"""Most helpers to start. Each helper takes memory. With more helpers, most of the time would be spent on work that
+can't be shared.
+"""
 _OF_A_REPORT = (
     "ddpbench.analysis.read.reading",
     "ddpbench.report.draw.painter",

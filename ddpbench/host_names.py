@@ -1,7 +1,7 @@
-"""Host names: which texts are valid as one, and how a name is resolved.
+"""Check whether a text is a valid host name, and resolve host names.
 
-Python encodes a name with IDNA before it asks the C library, and raises UnicodeError for one with an empty part or a
-part of more than 63 characters. torch and gloo ask the C library for the name as it is, and so do the functions here.
+Python encodes a name with IDNA before it asks the C library. It raises UnicodeError for a name with an empty part or a
+part of more than 63 characters. torch, gloo and the functions here pass the name to the C library unchanged.
 """
 
 from __future__ import annotations

@@ -31,7 +31,9 @@ GROUPS = {
     "section": "ddpbench.sections",
     "command": "ddpbench.commands",
 }
-"""The group of entry points for each kind; the first three kinds are also the settings that take names of the group."""
+"""The group of entry points for each kind. The first three kinds are also settings, whose values may be names in the
+group.
+"""
 
 OF_FEATURES = ("findings", "answer", "rank")
 """Further kinds, which only features register: a report's first findings, its answer, and a rank's training after its
@@ -55,7 +57,9 @@ class Registered:
     path: str
     """`module:function`."""
     after: str = ""
-    """The name of the function in ddpbench's core that this one follows; it comes last if the core lacks that name."""
+    """The name of the function in ddpbench's core after which this function comes. If the core lacks the name, this
+    function comes last.
+    """
 
     def load(self) -> Callable[..., Any]:
         """Import and return the function."""
@@ -199,9 +203,9 @@ def listed(kind: str, shipped: Iterable[str]) -> dict[str, str]:
 
 
 def hidden(kind: str, shipped: Iterable[str]) -> dict[str, str]:
-    """Map each name that is both in `shipped` and registered by a package for this kind to a sentence that says so.
+    """Return a sentence, by name, about each name in `shipped` that a package has also registered for this kind.
 
-    Such a name always means ddpbench's own, so that a package cannot change what an experiment measures.
+    Such a name always refers to ddpbench's own object, so that a package cannot change what an experiment measures.
     """
     taken, found = {*shipped}, dict[str, str]()
     article = "an" if kind[0] in "aeiou" else "a"

@@ -31,7 +31,7 @@ _PLACE = ("world_size", "nodes", "ranks_per_node")
 EVERY = tuple(name for name, facet in FACETS.items() if facet.role != "bookkeeping")
 """All fields of a case that distinguish it from other cases."""
 _OF_CLASSES = ("strategy", "algorithm")
-"""Fields that may name a class in a user's own file; the words for them have the class without the file."""
+"""Fields whose value may be a class in a user's own file. Names of cases then have the class without the file."""
 _CHOSEN = ("strategy", "algorithm", "schedule")
 _IN_LABEL = {
     *_CHOSEN,
@@ -68,7 +68,10 @@ class Namer:
         self._labelled = _Labelled(self._cases, self._called)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle an empty object: each row of a page has a `Namer`, but figures get their names as text."""
+        """Pickle an empty object.
+
+        Each row of a page has a `Namer`, but figures get their names as text, so that no pickled `Namer` is used.
+        """
         return object.__new__, (type(self),)
 
     def of(self, cases: Iterable[Case]) -> Namer:
@@ -76,7 +79,7 @@ class Namer:
         return Namer(cases, among=self._whole or self)
 
     def full(self, case: Case, *, but: Collection[str] = ()) -> str:
-        """Return a case's full name: its label, and the settings that distinguish it from others with that label.
+        """Return a case's full name: its label, and the settings that distinguish it from other cases with that label.
 
         Words in `but` are left out.
         """
@@ -84,7 +87,9 @@ class Namer:
         return JOINT.join([first, *(word for word in words if word not in but)])
 
     def key(self, case: Case) -> str:
-        """Return a case's name in data files: its label, and the settings that differ, mostly as `name=value`.
+        """Return a case's name in data files: its label, and the settings in which cases differ, as `name=value`.
+
+        Some settings are worded differently.
 
         The wording stays the same in all versions of ddpbench.
         """
@@ -108,17 +113,17 @@ class Namer:
     ) -> str:
         """Return a case's strategy for a sentence, followed in brackets by its `details` and by `more`.
 
-        The number of ranks is left out. If `layouts` is true, the layout on nodes is included if cases of the strategy
-        with that number of ranks differ in it.
+        The number of ranks is left out. With `layouts`, the layout on nodes is included where cases of the same
+        strategy and number of ranks differ in it.
         """
         return _bracketed(self.spoken_strategy(case), [*self.details(case, of, layouts=layouts), *more])
 
     def details(self, case: Case, of: Iterable[str] = EVERY, *, layouts: bool = True) -> list[str]:
         """Describe in words those fields in `of` that distinguish a case from other cases of its strategy.
 
-        The others may have different numbers of ranks.
+        These other cases may have different numbers of ranks.
 
-        If `layouts` is true, the layout on nodes is added if cases of the strategy with that many ranks differ in it.
+        With `layouts`, the layout on nodes is added where cases of the same strategy and number of ranks differ in it.
         """
         alike = self._among(case)._alike[self.spoken_strategy(case)]
         words = alike.words(case, [name for name in of if name not in _PLACE])
@@ -133,16 +138,25 @@ class Namer:
         return self._among(case)._all.words(case, of)
 
     def shared(self, among: Iterable[Case] | None = None) -> list[str]:
-        """Return the words that the full names of all cases, or of those in `among`, share; none for a single case."""
+        """Return the words that the full names of all cases have in common; none for a single case.
+
+        If `among` is given, only the names of these cases are compared.
+        """
         first, *others = (self._labelled.full[case] for case in (self._cases if among is None else among))
         return [word for word in first[1:] if others and all(word in other[1:] for other in others)]
 
     def strategy(self, case: Case) -> str:
-        """Return a case's strategy as named in figures and tables; DDP is `ring (DDP)` next to other algorithms."""
+        """Return a case's strategy as named in figures and tables.
+
+        DDP is `ring (DDP)` if it is compared with other algorithms.
+        """
         return self._called.strategy(case, traits_of(case).display)
 
     def spoken_strategy(self, case: Case) -> str:
-        """Return a case's strategy as named in sentences; DDP is `ring (DDP)` next to other algorithms."""
+        """Return a case's strategy as named in sentences.
+
+        DDP is `ring (DDP)` if it is compared with other algorithms.
+        """
         return self._called.strategy(case, traits_of(case).spoken)
 
     def workload(self, case: Case) -> str:
@@ -388,7 +402,7 @@ def layout_in_words(case: Case) -> str:
 
 
 def spelled_out(case: Case, word: str) -> str:
-    """Return a setting's word as in its first mention, which explains it.
+    """Return a setting's word in the longer form of its first mention, which explains the word.
 
     A layout is written `1 node x 4 ranks`, and replicas of several ranks each are called a hybrid.
     """
@@ -409,7 +423,7 @@ def on_nodes_of(case: Case) -> str:
 
 
 def _clashing(name: str, every: Iterable[Case]) -> set[str]:
-    """Return the words by which several different values of a field would be called among these cases."""
+    """Return the ambiguous words for a field's values: those that stand for several different values in these cases."""
     values: dict[str, set[str]] = {}
     for case in every:
         values.setdefault(FACETS[name].word(case), set()).add(getattr(case, name))

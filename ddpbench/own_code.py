@@ -11,7 +11,10 @@ RANK_CODE = ("collectives", "features/*/rank", "measure", "strategies", "worker"
 
 
 def code_digest(packages: Iterable[str] = RANK_CODE) -> str:
-    """Return a digest of the code in these folders of ddpbench, by which a resume after an update is refused."""
+    """Return a digest of the code in these folders of ddpbench.
+
+    A run cannot be resumed after an update that changed the digest.
+    """
     digest = hashlib.sha256()
     root = Path(__file__).resolve().parent
     for folder in packages:

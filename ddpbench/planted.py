@@ -40,8 +40,8 @@ def other_owner(folder: int) -> str:
     """Return the name of the user who owns an open folder; empty if that is this user.
 
     It is also empty if root owns the folder and this user may write in it. Some file systems, such as bind mounts or
-    file servers, change the user id that a file's owner is shown with. To find this user's id there, make a file that
-    nobody else sees and look at its owner.
+    file servers, show a file's owner with a different user id. To find the id with which they show this user, make a
+    file that nobody else sees and look at its owner.
     """
     owner = os.fstat(folder).st_uid
     if owner == os.geteuid() or (
@@ -57,7 +57,7 @@ def other_owner(folder: int) -> str:
 
 
 def shown_as(folder: int) -> int | None:
-    """Return the owner's user id that a new file of this user has in an open folder; None if no file can be made."""
+    """Return the user id shown as the owner of this user's new files in an open folder; None if no file can be made."""
     import tempfile
 
     try:
@@ -68,7 +68,7 @@ def shown_as(folder: int) -> int | None:
 
 
 def exchangeable_above(path: Path) -> Path | None:
-    """Return the nearest folder above a path in which everybody can replace entries and that another user owns.
+    """Return the nearest folder above a path in which everybody can replace entries, and whose owner is another user.
 
     Raises:
         OSError: a folder cannot be reached.
@@ -97,7 +97,8 @@ def _lets_rename(folder: Path) -> bool:
 def is_decoy(word: str) -> bool:
     """Return whether a word is also the name of a path that another user planted in the working directory.
 
-    Call this for a word that may be a path or something else, such as a name. For the path, users can write `./NAME`.
+    Call this for a word that may be a path or something else, such as a name. A user who means the path can write
+    `./NAME`.
     """
     if word != Path(word).name or word == "..":
         return False

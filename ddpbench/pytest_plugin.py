@@ -196,7 +196,9 @@ class _Measured:
     row: dict[Any, Any]
     change: Change | None = None
     unlike: str = ""
-    """Why the other code could not be measured; empty if it was, or was not to be."""
+    """Why the other code could not be measured; empty if it was measured, or if no interleaved comparison was
+    requested.
+    """
 
     @property
     def steps_s(self) -> list[float]:
@@ -210,7 +212,7 @@ _GATE: pytest.StashKey[_Gate] = _Key()
 _BENCH: pytest.StashKey[_Bench] = _Key()
 _STACK: pytest.StashKey[contextlib.ExitStack] = _Key()
 _WITH_BENCHMARK: pytest.StashKey[bool] = _Key()
-"""True for a test that also asks for pytest-benchmark's own fixture; not set for others."""
+"""True for a test that also asks for pytest-benchmark's own fixture; not set for other tests."""
 
 
 def _stash(config: pytest.Config) -> pytest.Stash:
@@ -633,7 +635,10 @@ def _within(settings: dict[str, Any], root: Path) -> dict[str, Any]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Set up the gate if one is asked for; refuse its options without a gate, and a gate that could not measure."""
+    """Set up the gate if one is asked for.
+
+    Refuse the gate's options without a gate, and refuse a gate in a session that does not measure.
+    """
     if hasattr(config, "workerinput"):
         return
     if not _too_old():
@@ -683,7 +688,8 @@ def _gate_of(config: pytest.Config) -> _Gate:
 
     Raises:
         ValueError: a share or a time is invalid.
-        RequestError: a baseline is missing or means nothing, or two baselines are of different kinds.
+        RequestError: a baseline is missing or not usable, two baselines are of different kinds, or another option does
+            not fit them.
         IdentityError: a saved baseline is damaged, of a different schema, or not from ddpbench.
     """
     from ddpbench.analysis.regression.baselines import Baselines

@@ -1,8 +1,9 @@
 """Remove folders, but only if this user owns them or this process made them.
 
-A name alone proves neither. In a shared folder, another user can give a folder any name, and can move a folder of this
-user's there. So each folder is opened, never through a link, its owner is checked, and its contents are removed through
-the open folder. Another user's entries stay, with all that is in them, and are reported.
+A folder's name proves neither its owner nor its maker. In a shared folder, another user can give a folder any name, and
+can move a folder that this user owns into the shared folder. So each folder is opened, never through a link, its owner
+is checked, and its contents are removed through the open folder. Another user's entries stay, with all that is in them,
+and are reported.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Identity:
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 """Mode bits of others' write permission; a permission in an access list (ACL) shows as the group's."""
 _APART_NS = 5_000_000_000
-"""Largest difference between a disk's clock for files and for folders, nanoseconds."""
+"""Largest difference to allow between a disk's times for new files and for new folders, nanoseconds."""
 
 
 class ExchangedError(OSError):
@@ -54,9 +55,9 @@ class ExchangedError(OSError):
 def make_folder(name: str, folder: int, mode: int = 0o777) -> int:
     """Make a subfolder of an open folder, and return its descriptor after checking that it is the new subfolder.
 
-    A user who can rename entries of the open folder could have replaced the new one, even by a different folder of this
-    user's. A replacement is left as it is. It is recognised by any of these: it is at least 5 s older than this call on
-    the disk's clock, it is not empty, or another user owns it.
+    A user who can rename entries of the open folder could have replaced the new subfolder, even by a different folder
+    that this user owns. A replacement is left as it is. It is recognised by any of these: it is at least 5 s older than
+    this call on the disk's clock, it is not empty, or another user owns it.
 
     Raises:
         FileExistsError: something has the name already.
@@ -142,7 +143,7 @@ def empty(folder: int, path: Path) -> None:
 
 
 def remove_in(path: Path, made: Identity | None, wanted: Callable[[str], bool]) -> None:
-    """Remove the entries of a folder for whose names `wanted` returns True, in the same way as `remove_tree`.
+    """Remove the entries of a folder whose names `wanted` accepts, in the same way as `remove_tree`.
 
     If `made` is given, do nothing to a folder with a different identity.
     """
@@ -267,7 +268,7 @@ def _now(folder: int) -> int:
 
 @contextlib.contextmanager
 def _placed(path: Path) -> Iterator[int]:
-    """Open a folder and yield its descriptor. Its entries can be opened through that, even if it cannot be listed."""
+    """Open a folder and yield a descriptor, through which entries can be opened even if the folder cannot be listed."""
     yield from _closed(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
 
 

@@ -17,28 +17,28 @@ from pathlib import Path
 SIDE = "DDPBENCH_SIDE"
 """The environment variable with a side's `SideCode`, as JSON."""
 OUTSIDE = ", which is outside its code: "
-"""Words in this module's messages, by which a launch's outcome is recognised as such a message."""
+"""Words in this module's messages. A launch's error that contains these words is recognised as such a message."""
 _UNCHECKED = ("ddpbench", "__main__")
 _INSTALLED = ("site-packages", "dist-packages", "__pypackages__")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SideCode:
-    """The folders by which a side's process decides whose code a module is."""
+    """The folders by which a side's process decides to which code a module belongs."""
 
     own: str
     """The folder with the side's code."""
     others: Sequence[str] = ()
     """Root folders of all other compared code, which includes the repository of the working directory."""
     copies: Mapping[str, str] = field(default_factory=dict)
-    """By import name, packages that were installed as copies of a folder in compared code, and that folder."""
+    """The copied folder, by import name, for each installed package that is a copy of a folder in compared code."""
     allowed: Sequence[str] = ()
     """Further folders from which the side may import: the repository around `own`, and repositories in compared code
     that are different projects.
     """
     shared_workloads: Sequence[str] = ()
-    """Workloads that are the same installed code on both sides, although the sides differ in nothing but their code. A
-    rank that trains one must import a module of `own`.
+    """Workloads that are the same installed code on both sides, in a comparison whose sides differ only in their code.
+    A rank that trains such a workload must import a module of `own`.
     """
 
     def to_json(self) -> str:
@@ -118,7 +118,7 @@ def _imported() -> Iterator[tuple[str, Path]]:
 
 
 def _copy_in(own: Path, name: str, path: Path, root: Path) -> Path | None:
-    """Return the side's own copy of a module of the code `root` if `own` is in `root`; None if there is none."""
+    """Return the copy in `own` of a module of the code `root`; None if a copy is missing or `own` is not in `root`."""
     if not own.is_relative_to(root):
         return None
     parts = path.relative_to(root).parts

@@ -35,7 +35,7 @@ MOST_TOML_BYTES = 1 << 20
 """Largest size of an experiment's file, bytes."""
 TOO_LARGE_TOML = f"is too large; it must be {MOST_TOML_BYTES >> 20} MiB at most"
 _BITS_SHOWN = 192
-"""Most bits of a whole number that is quoted; for a larger one, messages tell the number of digits."""
+"""Most bits of an integer that is quoted in full; for a larger integer, messages give the number of digits."""
 
 
 def clean(text: str) -> str:
@@ -91,7 +91,7 @@ def and_words(names: Iterable[str]) -> str:
 
 
 def whole_number(digits: str) -> int:
-    """Return the integer with these decimal digits; for more than 400, some integer with about that many digits.
+    """Return the integer with these decimal digits; for more than 400 digits, some integer of about that length.
 
     An integer of that length is out of range in every use, and converting it takes time quadratic in the length.
     """

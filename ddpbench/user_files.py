@@ -52,7 +52,7 @@ def load_class(name: str, able: Callable[[object, ModuleType], bool], *, first: 
     Args:
         name: the import path, such as `train.py:Mine`.
         able: takes a value in the module, and the module; returns whether an error message may suggest this value.
-        first: whether to import the file as Python does a script: its folder stays first in `sys.path`, and its module
+        first: whether to import the file as Python runs a script: its folder stays first in `sys.path`, and its module
             has the file's name, by which other processes find it. Otherwise the folder is moved to the end of
             `sys.path` after the import, several files of one name may be loaded, and a file that has changed since it
             was imported is imported again.
@@ -158,7 +158,7 @@ class _SharedFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.importers: set[str] = set()
-        """The user's modules, by the first part of their names, and modules that those have imported from this folder.
+        """First parts of the names of the user's modules, and of the modules that these have imported from this folder.
         """
         self.named: set[str] = set()
         """Modules that the user has named, which any importer may import."""
@@ -201,7 +201,7 @@ def _shared(folder: Path) -> _SharedFolder:
 
 
 def shared_folders() -> str:
-    """Return the folders in which modules are searched for, although other users can write in these folders.
+    """Return the folders that are searched for modules and in which other users can write.
 
     The result is JSON for `search_shared_folders`.
     """

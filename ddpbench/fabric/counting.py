@@ -56,7 +56,7 @@ class Counters:
                 self._opened[space] = _Opened(connection, names)
 
     def read(self) -> LinkCounts:
-        """Return how many bytes each interface has sent, and how many frames it has dropped, since it was made."""
+        """Return each interface's number of sent bytes and of dropped frames, counted since the interface was made."""
         found: LinkCounts = {}
         for space, opened in self._opened.items():
             before = time.monotonic_ns()

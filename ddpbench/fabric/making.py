@@ -351,9 +351,9 @@ def _finish(
 def _add_routes(netlink: IPRoute, index: int, port: Port, *, lossy: bool) -> None:
     """Add a port's routes, each with a congestion control for TCP, because the host's default may be unsuitable.
 
-    On lossy links this is cubic, the default of most hosts. On other links it is reno, which opens its window to the
-    receiver's limit within a few round trips and keeps it there. cubic would stop growing its window at the first delay
-    that it sees, and take seconds to fill a shared link; bbr would leave links idle now and then.
+    On lossy links, the congestion control is cubic, the default of most hosts. On other links, it is reno, which opens
+    its window to the receiver's limit within a few round trips and keeps it there. cubic would stop growing its window
+    at the first delay that it sees, and take seconds to fill a shared link; bbr would leave links idle now and then.
     """
     available = _setting("net/ipv4/tcp_available_congestion_control").split()
     common = {"cc_algo": "cubic" if lossy and "cubic" in available else "reno"}

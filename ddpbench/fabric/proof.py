@@ -107,7 +107,7 @@ def _link(
 def carried(links: Sequence[LinkProof]) -> float:
     """Return the total rate of these links (bit/s).
 
-    It is the sum over the direction `out` or `in`, whichever is larger.
+    The rates are summed for each direction, `out` and `in`. The larger sum is returned.
     """
     return max(sum(link.reached_bit_per_s for link in links if link.side == side) for side in ("out", "in"))
 

@@ -29,7 +29,7 @@ from ddpbench.units import format_bit_rate, format_seconds
 
 MAX_SPACES = 256
 """Maximum number of namespaces in a fabric. Each stores the link addresses of all others, so the number of stored
-addresses grows with the square.
+addresses grows with the square of the number of namespaces.
 """
 STORE_PORT = 7007
 MIN_RATE = 1e6

@@ -81,7 +81,7 @@ def _bound(name: str, held: contextlib.ExitStack) -> bool:
 def claimed_cores(listed: str) -> set[int]:
     """Return the cores that some command has claimed, given the text of /proc/net/unix.
 
-    Advice to use other cores is given only if some usable core is not among them.
+    Messages tell the user to choose other cores only if some usable core is not claimed.
     """
     return {int(number) for number in re.findall(r"@ddpbench-core-(\d+)", listed)}
 

@@ -310,8 +310,8 @@ def git_environment(**more: str) -> dict[str, str]:
 def git_commit() -> str | None:
     """Return the working directory's commit, with `+` if tracked files have changed; None outside a repository.
 
-    As in `git describe --dirty`, new files don't count as changes. For the sides of a comparison they do; see
-    `interleave/sides.py`.
+    As in `git describe --dirty`, new files don't count as changes. For the sides of a comparison, new files do count;
+    see `interleave/sides.py`.
     """
     try:
         commit = _git("rev-parse", "--short=12", "HEAD")

@@ -1,4 +1,4 @@
-"""Ask the kernel which process holds the name of an abstract Unix socket. A process cannot hide that it does."""
+"""Ask the kernel which process holds the name of an abstract Unix socket. No process can hide that it holds a name."""
 
 from __future__ import annotations
 

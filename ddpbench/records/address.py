@@ -1,7 +1,7 @@
 """Check that records belong to the launch in whose folder they are. Other records are reported and not used.
 
-Records name their case, round, rank, number of ranks and run. Records of older versions name only some of these, so
-the others cannot be checked. But if a plan has a run id, all records of the run have this id.
+Records name their case, round, rank, number of ranks and run. Records of older versions name only some of these facts,
+so the other facts cannot be checked. But if a plan has a run id, all records of the run have this id.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ _SENTENCES: dict[MisplacedKind, tuple[str, str]] = {
         "folders are left out: the plan has no such cases",
     ),
 }
-"""Words for one file or folder left out and words for several, without the number, by kind."""
+"""By kind, the words for one file or folder that was left out, and the words for several, without their number."""
 
 
 def left_out_sentences(left_out: Iterable[LeftOut], root: Path) -> list[str]:

@@ -39,13 +39,15 @@ _MOST_ON_DISK = 2 * MOST_BYTES
 million of them.
 """
 _BLOCK = 4096
-"""Disk space is used in blocks of this many bytes on a usual disk; a folder uses one too."""
+"""Size of a block of disk space on a usual disk, bytes. A folder takes one block."""
 _MOST_MEMORY = 2**27
-"""Most memory for decompression, bytes; an archive of `pack` needs half of it, and a hostile one could ask
-for 4 GiB.
+"""Most memory for decompression, bytes; an archive of `pack` needs half of it, and a hostile archive could ask for 4
+GiB.
 """
 _STAMP = ".unpacked"
-"""Name of a file in `cases/` with the digest of the archive that has equal records. A sweep's `cases/` lacks it."""
+"""Name of a file in `cases/` with the digest of the archive that has the same records. If a sweep has written `cases/`,
+the file is missing.
+"""
 
 
 def pack(run: RunDir) -> Path:
@@ -173,7 +175,10 @@ def _rename(source: Path, target: Path) -> None:
 
 @dataclass(slots=True)
 class DiskSpace:
-    """Two totals over files, added up file by file: the disk space with their folders, and the files' sizes; bytes."""
+    """Two totals in bytes: the disk space that files and their folders take, and the sum of the files' sizes.
+
+    Files are added one by one.
+    """
 
     taken: int = 0
     size: int = 0
@@ -360,7 +365,7 @@ def _check_stamp(run: RunDir) -> None:
 
 
 def _stamp_now(run: RunDir) -> list[str]:
-    """Return the archive's digest if `cases/` was unpacked from this archive; the list is empty otherwise."""
+    """Return a list with the archive's digest if `cases/` was unpacked from this archive; otherwise an empty list."""
     with contextlib.suppress(FileNotFoundError, UnreadableError):
         digest = _digest(read_bytes(run.packed, MOST_BYTES))
         return [digest] if digest in _stamped(run.cases / _STAMP) else []

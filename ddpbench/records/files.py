@@ -196,7 +196,7 @@ def write_anew(path: Path, content: str | bytes) -> None:
 
 _UNFINISHED = re.compile(r"\.ddpbench-[0-9a-f]{16}\.new", re.ASCII)
 _LEFT_S = 86_400
-"""Smallest age, in seconds, of an unfinished file that is taken to have no writer any more."""
+"""Age, in seconds, from which an unfinished file is assumed to have no writer any more."""
 
 
 def _unfinished(folder: Path, key: str = "") -> Path:
@@ -251,7 +251,7 @@ def write_atomically(
 ) -> None:
     """Write a new file next to `path`, flush it to the disk, and rename it, so that a reader never sees half a file.
 
-    Unless `flushed`, a power cut may leave an empty file, so use this only for files that can be regenerated. A
+    With `flushed=False`, a power cut may leave an empty file, so pass this only for files that can be regenerated. A
     `private` file can be read by its owner alone.
 
     Raises:

@@ -15,7 +15,9 @@ from typing import NoReturn
 from ddpbench.spec.limits import MAX_RANKS
 
 WAITING = "waiting for its turn"
-"""Phase of a rank 0 whose launch waits while another one computes; it alternates with the phase that it is in."""
+"""Phase of rank 0 while its launch waits for another launch to compute. Meanwhile the rank alternates between this
+phase and the phase in which it waits.
+"""
 PHASES: Sequence[str] = (
     "starting",
     "building the model",
@@ -38,7 +40,9 @@ PAGE_BYTES = MAX_RANKS * _SLOT_WORDS * 8
 WORDS_BYTES = MAX_RANKS * 2 * 8
 """Number of bytes after the page, which record each rank's process and exit code if another launcher starts ranks."""
 _PID_BITS = 22
-"""Number of bits of a process id on Linux. The bits above have its start time, by which a reused id is recognised."""
+"""Number of bits of a process id on Linux. The higher bits have the process's start time, by which a reused id is
+recognised.
+"""
 _KNOWN = 1 << 16  # added to an exit code, so that the word of an ended process is above 0
 
 

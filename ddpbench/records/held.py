@@ -38,7 +38,7 @@ class HeldFolder:
 
     @property
     def path(self) -> Path:
-        """Return the folder's path when it was entered, with links resolved. The path is for messages only."""
+        """Return the folder's path at the time of entering, with links resolved. The path is for messages only."""
         return Path("/", *self._names)
 
     @property

@@ -17,12 +17,13 @@ from ddpbench.text_safety import command
 
 KEY_VARIABLE = "DDPBENCH_KEY"
 SECRET_VARIABLE = "DDPBENCH_SECRET"
-"""The variable with a launch's secret, by which its ranks recognize each other's messages; empty if they have none.
+"""The variable with a launch's secret, by which its ranks recognize each other's messages; empty if the ranks have no
+secret.
 
-It is in ranks' environments alone, which other users cannot read.
+Only ranks' environments have this variable, and other users cannot read a rank's environment.
 """
 _SHORTEST = 16
-"""Smallest number of characters of a key in the environment. Shorter ones could be guessed."""
+"""Smallest number of characters of a key in the environment. A shorter key could be guessed."""
 _LONGEST_BYTES = 4096
 
 

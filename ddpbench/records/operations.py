@@ -56,13 +56,15 @@ OPERATIONS: Mapping[str, Operation] = {
     "pull": Operation("pair"),
     "call": Operation("pair"),
 }
-"""Operations by `CommRecord.op`, except those of users' strategies, called `NAME/FLOW`, such as `top_k/together`."""
+"""Operations by `CommRecord.op`. Operations of users' strategies are not in this table; their `op` is `NAME/FLOW`, such
+as `top_k/together`.
+"""
 
 _OWN: Mapping[str, Operation] = {flow: Operation(flow, queued=False) for flow in get_args(Flow)}
 _AT_ONCE = {"gloo": 2, "nccl": 1, "mpi": 1}  # unknown for UCC
-"""Number of a rank's collectives that each backend runs at once; further ones wait in the order of submission. A gloo
-process group has two threads (torch, ProcessGroupGloo.hpp, `Options.threads`), NCCL one stream, and an MPI group one
-thread (`worker/mpi/process_group.py`).
+"""Number of a rank's collectives that each backend runs at once; further collectives wait in the order of submission. A
+gloo process group has two threads (torch, ProcessGroupGloo.hpp, `Options.threads`), NCCL one stream, and an MPI group
+one thread (`worker/mpi/process_group.py`).
 """
 
 
@@ -81,7 +83,7 @@ def flow_of(op: str) -> Flow:
 def slots_of(op: str, backend: str) -> int | None:
     """Return how many operations can run at once in the queue that `op` uses.
 
-    None if the operation has no queue, or if this number is unknown.
+    The result is None if the operation has no queue, or if the number is unknown.
     """
     found = operation_of(op)
     if found is None or found.flow == "pair" or not found.queued:
@@ -92,6 +94,6 @@ def slots_of(op: str, backend: str) -> int | None:
 def tree_parent(rank: int) -> int:
     """Return the parent of a rank above 0 in the binomial tree of `collectives/tree.py`.
 
-    The parent is the rank with its lowest set bit cleared.
+    The parent's number is the rank's number with the lowest set bit cleared.
     """
     return rank & (rank - 1)

@@ -29,7 +29,9 @@ class Noise:
     shared_machine: bool = False
     """True if a different sweep was allowed to run at the same time."""
     in_turn: bool = False
-    """True if other launches, interleaved with this one, computed while it waited; their time is not foreign."""
+    """True if this launch waited while other launches, interleaved with it, computed. Their time does not count as
+    foreign.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -31,7 +31,9 @@ _DESCRIPTOR = re.compile(
 _MOST_LINKS = 40
 """Most symbolic links to follow, the same as in the kernel."""
 _MARKS = {"plan.json": "cases", "comparison.json": "order", "submission.json": "sizes"}
-"""Files that mark a directory as ddpbench's, and for each a key that it has besides `schema_version`."""
+"""Files that mark a directory as ddpbench's. For each file, the value is a key that the file has in addition to
+`schema_version`.
+"""
 _SIDES = frozenset({"base", "new"})
 """Names of the two run directories in a comparison's directory."""
 _READ = frozenset(
@@ -140,7 +142,7 @@ class _Target:
 
     @property
     def is_replaced(self) -> bool:
-        """Return whether the name is free or is a regular file. The output replaces both."""
+        """Return whether the output becomes a new file, because the name is free or belongs to a regular file."""
         return self.found is None or stat.S_ISREG(self.found.st_mode)
 
 
@@ -241,7 +243,9 @@ def _has(mark: Path, key: str) -> bool:
 
 @contextlib.contextmanager
 def _target(path: Path) -> Iterator[_Target | int]:
-    """Yield the open descriptor that a path such as /dev/fd/63 means; for other paths, the file to which links lead.
+    """Yield the open descriptor to which a path such as /dev/fd/63 refers.
+
+    For other paths, yield the file to which links lead.
 
     Raises:
         OutputError: the shell has not opened such a descriptor, or another user created a link in a shared folder.
@@ -295,7 +299,7 @@ def _descriptor(path: Path) -> int | None:
 def _check_planted(target: _Target, found: os.stat_result) -> None:
     """Refuse another user's file or pipe in a folder like /tmp. Its owner could read and change what is written.
 
-    The kernel refuses these too if `fs.protected_regular` and `fs.protected_fifos` are on.
+    The kernel also refuses such files and pipes if `fs.protected_regular` and `fs.protected_fifos` are on.
 
     Raises:
         OutputError: the target is such a file or pipe.

@@ -37,7 +37,7 @@ class MergedRun:
     first_round: int
     """The run's first round, as the merged run counts rounds."""
     end_round: int
-    """The round after the run's last."""
+    """The round after the run's last round."""
     rounds_min: int
     target_half_width: float
     spent: bool
@@ -65,7 +65,7 @@ class StoredPlan:
     scope: str = ""
     """Reason why the run has exactly these cases, if the experiment gives one."""
     merged: tuple[MergedRun, ...] = ()
-    """Runs that this one was merged from; empty if it is not merged, or if an old version merged it."""
+    """Runs that were merged into this run; empty if this run is not merged, or if an old version merged it."""
 
     def merged_of(self, case_id: str) -> list[MergedRun]:
         """Return the runs in `merged` that had planned this case."""
@@ -256,7 +256,7 @@ class _Launch(BaseModel, strict=True):
 
 _Two = Annotated[list[str], Field(min_length=2, max_length=2)]
 _MOST_CLAIMS, _MOST_PAIRS = 20 * MAX_CLAIMS, 20 * MAX_PAIRS
-"""Limits, which exceed an experiment's because a merged run has the claims of all runs that it was made from."""
+"""Limits for claims and pairs, above an experiment's limits, because a merged run has the claims of all its sources."""
 _Words = Annotated[str, Field(max_length=MAX_CHARACTERS), AfterValidator(_printable)]
 
 
@@ -405,10 +405,10 @@ def _check_ids(run: RunDir, found: _Plan) -> None:
 def _check_names(run: RunDir, cases: Iterable[PlannedCase]) -> None:
     """Check that all cases together do not have too many different options or environment variables.
 
-    Each of these may become a column of a report. The limit is the one for a single table in an experiment's file.
+    Each of these may become a column of a report. The limit is the same as for a single table in an experiment's file.
 
     Raises:
-        IdentityError: there are more than the limit.
+        IdentityError: there are more options or variables than the limit.
     """
     options, of_workloads, variables = set[str](), set[str](), set[str]()
     for entry in cases:

@@ -152,7 +152,7 @@ def read_launch(directory: LaunchDir, address: Address | None = None) -> LaunchR
 
 
 def _last_attempts(files: Sequence[Path]) -> set[tuple[int, int]]:
-    """Return the rank and attempt of each rank's last attempt. Only earlier attempts may end in an incomplete line."""
+    """Return each rank with its last attempt. Only the records of earlier attempts may end in an incomplete line."""
     last: dict[int, int] = {}
     for rank, attempt in (rank_of(path) for path in files if rank_file(path.name)):
         last[rank] = max(last.get(rank, 0), attempt)

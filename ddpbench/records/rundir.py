@@ -125,7 +125,7 @@ def make_parents(path: Path) -> None:
 
 
 MARK = ".ddpbench"
-"""Name of the file that marks a folder as ddpbench's, because a command has created it or was given it empty."""
+"""Name of the file that marks a folder as ddpbench's. A command writes it into a new or empty folder."""
 _MARK_TEXT = (
     "ddpbench made this folder or was given it empty: it may replace and remove its own files in it.\n"
 )
@@ -282,7 +282,7 @@ _BEFORE_PLAN = frozenset(
         "experiment.toml",
     }
 )
-"""Names that a sweep's directory may have before its plan is written. `is_before_plan` accepts further ones."""
+"""Names that a sweep's directory may have before its plan is written. `is_before_plan` accepts further names."""
 _CREATED = frozenset({MARK, ".lock", "cases"})
 """Names that a command itself creates in a directory before locking it."""
 
@@ -300,7 +300,7 @@ def is_before_plan(name: str) -> bool:
 CASE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
 """Pattern of a case's id, which is safe as a folder's name."""
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{0,64}")
-"""Pattern of a run's id; runs of older versions have an empty one."""
+"""Pattern of a run's id; runs of older versions have an empty id."""
 _LAUNCH = re.compile(r"launch-(\d{2}|[1-9]\d{2,8})", re.ASCII)
 _ASIDE = re.compile(rf"({_LAUNCH.pattern}|proof)\.aside-\d{{1,9}}", re.ASCII)
 _RANK_FILE = re.compile(r"rank-(\d{5,9})\.attempt-(0|[1-9]\d{0,8})\.(jsonl|log)", re.ASCII)
@@ -719,9 +719,9 @@ class RunDir:
     def locked(self, holder: str = "a sweep", otherwise: str = "") -> Iterator[None]:
         """Lock the directory for one command. The kernel releases the lock however the command ends.
 
-        The lock's file is removed if this call has created it. While this
-        command has the lock, messages of other commands call it `holder`. If another command has the lock, the error
-        message tells the user to wait, or to do what `otherwise` says.
+        The lock's file is removed if this call has created it. While this command has the lock, messages of other
+        commands call this command `holder`. If another command has the lock, the error message tells the user to wait,
+        or to do what `otherwise` says.
 
         Raises:
             InUseError: another process has the lock.
@@ -934,7 +934,7 @@ def _is_here_gone() -> bool:
 def explain_read_error(error: OSError) -> str:
     """Say in words why a file or folder cannot be read, with advice.
 
-    Unlike `explain_os_error`, this does not advise to make it writable.
+    Unlike the result of `explain_os_error`, the text does not tell the user to make the file or folder writable.
     """
     if why := explain_unreadable(error):
         return why

@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 SCHEMA_VERSION = 1
 
 _AT_ONCE = FailFast()
-"""Makes pydantic stop at the first invalid element, because errors about millions of them would take GB."""
+"""Makes pydantic stop at the first invalid element, because errors about millions of elements would take GB."""
 Many = Annotated[tuple[_T, ...], _AT_ONCE]
 
 Whole = Annotated[int, Field(ge=0)]
@@ -144,7 +144,7 @@ class Warmup:
     first_ns: Number | None = None
     """When the first step ended; older records lack this."""
     waited_ns: Number = 0
-    """Time during the warm-up for which the other side of a comparison had its turn; recorded only by rank 0."""
+    """Time during the warm-up for which launches interleaved with this one had the turn; recorded only by rank 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,7 +169,7 @@ class Block:
     cpu_ns: Number | None = None
     """Processor time of this process during the block, with its threads and system calls; None if not counted."""
     waited_ns: Number = 0
-    """Time before the block for which the other side of a comparison had its turn; recorded only by rank 0."""
+    """Time before the block for which launches interleaved with this one had the turn; recorded only by rank 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -227,9 +227,13 @@ class CommRecord:
     message: Number | None = None
     """Number by which two ranks match their records of a message; None if transfers are alike in all steps."""
     begun_ns: Number | None = None
-    """When the rank took the transfer from its own queue; None if it has no queue, or the backend has it."""
+    """When the rank took the transfer from its own queue; None if the transfer has no queue, or is in the backend's
+    queue.
+    """
     root: Number | None = None
-    """The root of a gather, reduce, scatter or broadcast; None means rank 0, or, for a broadcast, the rank `bucket`."""
+    """The root of a gather, reduce, scatter or broadcast; None means rank 0 or, for a broadcast, the rank with the
+    number `bucket`.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -319,7 +323,7 @@ class Snapshot:
     kind: Literal["state"] = "state"
     gang: Whole
     step: Whole
-    """Number of steps made by then."""
+    """Number of steps made before the snapshot."""
     bytes: Whole
     """Bytes that this rank wrote."""
     start_ns: Number
@@ -351,7 +355,7 @@ class Failure:
     gang: Whole
     what: str
     step: Whole
-    """Number of steps made by then."""
+    """Number of steps made before the failure."""
     at_ns: Number
 
 
@@ -412,19 +416,21 @@ little.
 
 
 ROUNDING_ALONE = "rounding alone changes"
-"""Beginning of the note on a failed comparison if other roundings change its reference by as much as its error."""
+"""Beginning of the note on a failed comparison if different rounding changes the reference by as much as the error."""
 
 
 _DECISIVE = (("gradients", "sums"), ("update", "parameters"), ("share",))
-"""Groups of comparisons, by the beginnings of their names. In each group that a proof has, one must be made."""
+"""Groups of comparisons, by the beginnings of their names. If a proof has comparisons of a group, at least one must
+have been made.
+"""
 
 
 def why_unproved(proofs: Iterable[Proof]) -> str:
     """Return why the comparisons do not prove a strategy's training; empty if they do, or if it aggregates nothing.
 
     A proof may have to compare both gradients and updates. Then it proves the training only if both comparisons were
-    made. A comparison that is within rounding alone leaves a case unproved in any type. If several number types have a
-    reason, reasons of types in which the user's class can compute come first.
+    made. A failed comparison that rounding alone may explain leaves the case unproved, in any number type. If a group
+    has reasons in several number types, a reason in a type in which the user's class can compute is preferred.
     """
     proofs = list(proofs)
     types = {each.dtype for each in proofs if each.compared == "initial state"}
@@ -555,7 +561,7 @@ Record = (
 )
 _Tagged = Annotated[Record, Field(discriminator="kind")]
 _TEXTS_NOT_KEPT = ConfigDict(cache_strings="keys")
-"""Pydantic's configuration without a cache of texts, which differ by launch, so that it would grow in a long sweep."""
+"""Pydantic's configuration without a cache of texts. Texts differ by launch, so a cache would grow in a long sweep."""
 _MANY: TypeAdapter[list[Record]] = TypeAdapter(Annotated[list[_Tagged], _AT_ONCE], config=_TEXTS_NOT_KEPT)
 
 

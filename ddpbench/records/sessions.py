@@ -29,8 +29,8 @@ class Sessions:
     def of(cls, run: RunDir) -> Sessions:
         """Return the sessions of a run; empty if `sessions.json` is missing or damaged.
 
-        Also empty for a merged run, whose sessions may have run at the same time on different machines. These sessions
-        need not be distinguished, because rounds of different runs have different numbers.
+        The result is also empty for a merged run, whose sessions may have run at the same time on different machines.
+        These sessions need not be distinguished, because rounds of different runs have different numbers.
         """
         if run.merged.exists():
             return cls()
@@ -42,9 +42,9 @@ class Sessions:
     def session_of(self, session: str, started_utc: str) -> str:
         """Return a text that identifies a launch's session, from `session` and `started_utc` in the launch's outcome.
 
-        A launch that does not name its session is assigned to one by its start time. Launches between two recorded
-        sessions come from sessions that were killed before they were recorded. All such launches between the same two
-        sessions count as one session.
+        A launch that does not name its session is assigned to a session by its start time. Launches between two
+        recorded sessions come from sessions that were killed before they were recorded. All such launches between the
+        same two sessions count as one session.
         """
         started = utc_of(started_utc)
         if session or started is None or not self.spans:
@@ -70,7 +70,7 @@ def _spans(entries: Iterable[dict[str, Any]]) -> Iterable[tuple[datetime, dateti
 
 
 UNKNOWN = Sessions()
-"""Sessions without times, with which no launch is assigned by time."""
+"""An empty `Sessions`, which assigns no launch to a session by its time."""
 
 
 def stop_reason_of(run: RunDir) -> str:

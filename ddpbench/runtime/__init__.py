@@ -1,5 +1,5 @@
 """Run launches: fork servers, ranks, the watchdog, launch order, time estimates and outcomes.
 
-This package is used by the process that runs a sweep, and by slots, which another launcher such as torchrun starts. It
-imports the code of neither, nor torch.
+The process that runs a sweep uses this package, and so do slots, which another launcher such as torchrun starts. This
+package imports neither their code nor torch.
 """

@@ -37,7 +37,7 @@ def without_equal(cases: Sequence[PlannedCase], gradients: Gradients) -> list[Pl
 
 
 def _groups(cases: Sequence[PlannedCase]) -> list[list[PlannedCase]]:
-    """Group cases that differ only in their bucket caps and may have the same buckets; leave out single cases."""
+    """Group cases that differ only in their bucket caps and may have the same buckets; leave out groups of one case."""
     groups: dict[grouping.GroupKey, list[PlannedCase]] = {}
     for entry in cases:
         options = entry.case.options
@@ -83,7 +83,7 @@ def _alike(
 
 
 def as_stored(cases: Sequence[PlannedCase], stored: StoredPlan | None) -> list[PlannedCase]:
-    """Return the cases, each set replaced by its representative as in the stored plan of a resumed run.
+    """Return the cases, with each set of equal cases replaced by its representative in a resumed run's stored plan.
 
     If `stored` is None, return all cases.
     """

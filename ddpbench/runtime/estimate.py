@@ -63,7 +63,7 @@ CROWDED_RANK_S = 0.2
 PROOF_TRANSFERS = 10
 """Approximate number of gradient transfers in a proof, counting a transfer of float64 as two of float32."""
 COMPUTED_PROOF_TRANSFERS = 14
-"""A proof of a workload that computes sends about as many bytes as this many of its steps."""
+"""Number of steps of a workload that computes, which together send about as many bytes as its proof."""
 PROOF_STEPS = 8
 """Number of steps that a replay's proof computes, in float32 and float64 together."""
 PROOF_S_PER_BYTE = 3e-8
@@ -96,7 +96,7 @@ FLOPS_PER_S = {"cpu": 1e11, "cuda": 1e14}
 bounds.
 """
 BACKWARD = 2 / 3
-"""Approximate share of a step's computation that is backward, and so can hide transfers."""
+"""Approximate share of a step's computation that the backward pass takes, during which transfers can be hidden."""
 MADE_S_PER_PARAMETER = 1e-8
 """Time to build a model with random parameters (s per parameter)."""
 

@@ -9,11 +9,13 @@ from ddpbench.spec import Case, Links
 from ddpbench.workloads.work import Work
 
 _FSDP_ALL_REDUCES = 2
-"""Bytes that a step of FSDP sends with gloo, in all-reduces: two all-gathers count as one, and gloo's reduce-scatter is
-one.
+"""Bytes that a step of FSDP sends with gloo, as a multiple of the bytes of one all-reduce. Two all-gathers send as much
+as one all-reduce. gloo's reduce-scatter is an all-reduce.
 """
 _ZERO1_ALL_REDUCES = 1.5
-"""Bytes that a step of ZeRO-1 sends, in all-reduces: one for the gradients, and half of one to broadcast parameters."""
+"""Bytes that a step of ZeRO-1 sends, as a multiple of the bytes of one all-reduce: 1 for the gradients, and 0.5 to
+broadcast parameters.
+"""
 _COMPRESSED = {"none": 1.0, "fp16": 0.5, "bf16": 0.5, "powersgd": 0.0}
 """Approximate fraction of the gradients' bytes that DDP sends, by its option `compression`."""
 
@@ -21,7 +23,8 @@ _COMPRESSED = {"none": 1.0, "fp16": 0.5, "bf16": 0.5, "powersgd": 0.0}
 def aggregation_s(case: Case, size: float) -> float:
     """Return the time in which emulated links aggregate `size` bytes of gradients by the case's algorithm (s).
 
-    It includes the lengthening by time dilation. It is 0 without such links, or if the algorithm is unknown.
+    The time includes the lengthening by time dilation. The time is 0 without emulated links, or if the algorithm is
+    unknown.
     """
     # An asynchronous server's link carries as many bytes as a master's.
     algorithm = "master" if case.algorithm == "async_server" else case.algorithm
@@ -42,8 +45,8 @@ def aggregation_s(case: Case, size: float) -> float:
 def exchange_s(case: Case, work: Work) -> float:
     """Return the time in which emulated links carry what one step sends, for a workload that computes (s).
 
-    It is 0 without such links, for ranks that send nothing, and for strategies whose bytes are unknown. `work` has the
-    size of the case's model.
+    The time is 0 without emulated links, for ranks that send nothing, and for strategies whose bytes are unknown.
+    `work` has the size of the case's model.
     """
     if not case.fabric or case.world_size == 1 or case.strategy not in _TIMES:
         return 0.0
@@ -100,7 +103,7 @@ def _among_replicas_s(case: Case, size: float) -> float:
 
 
 def _between_s(case: Case, ranks: int, size: float) -> float:
-    """Return the time in which a rank sends `size` bytes to the next, in a group of `ranks` neighbouring ranks (s)."""
+    """Return the time in which a rank sends `size` bytes to the next rank, among `ranks` neighbouring ranks (s)."""
     if ranks > case.ranks_per_node:
         return _between_nodes_s(case, size)
     return _within_node_s(Links.parse(case.fabric), size)
@@ -122,4 +125,6 @@ _TIMES: Mapping[str, Callable[[Case, float, Work], float]] = {
     "fsdp": _fsdp_s,
     "pipeline": _pipeline_s,
 }
-"""By strategy, a function of a case, its model's size (bytes) and its work."""
+"""Functions by strategy, which return the time of a step's transfers (s), given a case, its model's size (bytes) and
+its work.
+"""

@@ -214,7 +214,10 @@ def _silent(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
 
 
 def _not_whole(records: LaunchRecords, purpose: Purpose) -> LaunchVerdict | None:
-    """Return a verdict on a proof without comparisons or on damaged records, else None; all ranks succeeded."""
+    """Return a verdict if a proof has no comparison, or if records are damaged; otherwise None.
+
+    Called if all ranks succeeded.
+    """
     if purpose == "proof" and not any(rank.of(Proof) for rank in records.ranks):
         return LaunchVerdict(status="failed", error="the proof made no comparison")
     if records.damage:
@@ -244,8 +247,9 @@ def conclude(
 ) -> LaunchOutcome:
     """Judge a launch whose ranks have all ended, and write its outcome to the launch's directory.
 
-    `session` is the id of the sweep that ran the launch; launches of different sessions are not paired. If the launch
-    waited while others computed, their load counts as foreign in `noise`, unless `foreign_known`.
+    `session` is the id of the sweep that ran the launch; launches of different sessions are not paired. While the
+    launch waited for other launches to compute, `noise` counted their load as foreign. So the foreign share is set to 0
+    if the launch waited, unless `foreign_known` is true.
 
     Raises:
         LaunchError: a rank could not write its records.
@@ -324,7 +328,7 @@ _STACKS_BYTES = 1 << 18
 def waiting_for_data(directory: LaunchDir, rank: int) -> str | None:
     """Return `, in FILE:LINE`, the line of user code in which a rank waits for a batch, from the stacks in its log.
 
-    `""` if no frame is in the user's code; None if the stacks show no wait for a batch.
+    The result is `""` if no frame is in the user's code, and None if the stacks show no wait for a batch.
     """
     text = log_end(directory, rank)
     for stack in re.split(r"^(?:Current t|T)hread ", text, flags=re.MULTILINE)[1:]:

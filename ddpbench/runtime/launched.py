@@ -73,7 +73,9 @@ _END_S = 10.0
 _PAGE = "ddpbench-page-"
 """Prefix of the name of a launch's temporary folder, with the heartbeat file, settings and the launcher's files."""
 _SHORT = 16
-"""Maximum length of a temporary folder's path under Ray. Ray's socket paths add 91 characters, and may have 107."""
+"""Maximum length of a temporary folder's path under Ray. Ray's socket paths add 91 characters, and a socket path has at
+most 107.
+"""
 _STALE_S = 3600.0
 """Age from which an unlocked temporary folder is removed (s). A sweep may not yet have locked a younger folder."""
 
@@ -88,7 +90,7 @@ def check_launcher(launcher: str) -> None:
     """Check that a launcher can start ranks on this machine.
 
     Raises:
-        MachineError: the launcher cannot; the message says what is missing.
+        MachineError: the launcher cannot start ranks; the message says what is missing.
     """
     if launcher in ("local", "spawn", "torchrun"):
         return
@@ -112,7 +114,7 @@ def _check_mpiexec(program: str) -> None:
     """Check that an mpiexec supports PMI, as MPICH's does. Ranks learn their numbers through PMI.
 
     Raises:
-        MachineError: it does not, or it cannot be run.
+        MachineError: the mpiexec does not support PMI, or cannot be run.
     """
     needs = 'pip install "ddpbench[mpi]" brings one'
     try:

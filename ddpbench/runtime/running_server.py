@@ -201,7 +201,7 @@ class RunningServer:
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether the server is stopped by a signal, so that it starts no ranks and reports no ends."""
+        """Return whether a signal has stopped the server. A stopped server starts no ranks and reports no ends."""
         return is_stopped(self.pid)  # the guard's id until it has forked the server
 
     def give_up_stopped(self) -> NoReturn:

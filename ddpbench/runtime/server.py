@@ -78,7 +78,7 @@ class ServerLane:
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether the server is stopped by a signal, so that it starts no ranks and reports no ends."""
+        """Return whether a signal has stopped the server. A stopped server starts no ranks and reports no ends."""
         return self._server.is_stopped
 
     def give_up_stopped(self) -> NoReturn:
@@ -95,7 +95,7 @@ class ServerLane:
         """Fork one rank per environment; `events` later reports their ends, by rank number from 0.
 
         If `request` is None, the ranks read the request in `directory`. Return whether the server first had to import
-        modules or be replaced, because that time does not count as the launch's.
+        modules or be replaced. The time for this is not part of the launch's time.
         """
         self._events.clear()
         self.pids = ()
@@ -179,7 +179,7 @@ class ServerProcess(ServerLane, AbstractContextManager["ServerProcess"]):
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether the server is stopped by a signal, so that it starts no ranks and reports no ends."""
+        """Return whether a signal has stopped the server. A stopped server starts no ranks and reports no ends."""
         return self._running.is_stopped
 
     def give_up_stopped(self) -> NoReturn:

@@ -35,7 +35,7 @@ class Ranks(Protocol):
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether the fork server or launcher is stopped by a signal, so that it cannot report ranks' ends."""
+        """Return whether a signal has stopped the fork server or launcher, which then cannot report ranks' ends."""
 
     def give_up_stopped(self) -> None:
         """End a stopped fork server or launcher.

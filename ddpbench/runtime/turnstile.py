@@ -32,11 +32,11 @@ from ddpbench.removal import TemporaryFolder, remove_tree
 TURNSTILE = "DDPBENCH_TURNSTILE"
 """Environment variable of a side's sweep process with the turnstile's path and the side's name: `PATH SIDE`."""
 TURN = "DDPBENCH_TURN"
-"""Like `TURNSTILE`, for the ranks of a launch whose blocks of steps alternate with the other side's."""
+"""Like `TURNSTILE`, for the ranks of a launch whose blocks of steps alternate with other sides' blocks."""
 IN_TURN = "go in turn"
 """Command sent to a side's process before a round in which the sides alternate."""
 WHOLE = "launches are interleaved, not blocks of their steps"
-"""Beginning of the message, before the reason, if complete launches alternate instead of blocks of steps."""
+"""Beginning of a message which says why complete launches alternate, and not blocks of steps."""
 _FOLDER = "ddpbench-turns-"
 _GRANTED = b"."
 _LOOK_S = 1.0
@@ -48,7 +48,7 @@ class TurnstileGoneError(ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A side's request for the turn. If `meets` is true, the other side's launch must first reach the meeting point."""
+    """A side's request for the turn. If `meets` is true, other sides' launches must first reach the meeting point."""
 
     side: str
     connection: socket.socket
@@ -61,8 +61,8 @@ class Turnstile:
     def __init__(self, dice: random.Random | None = None) -> None:
         """Open the turnstile's socket, and start the thread.
 
-        With `dice`, the next side is drawn at random from those that have had the fewest turns since they met. Without,
-        it is the one that has waited longest.
+        With `dice`, the next side is drawn at random from the waiting sides with the fewest turns since they met.
+        Without `dice`, the side that has waited longest is next.
 
         Raises:
             OSError: the socket cannot be made.
@@ -189,7 +189,7 @@ class Turnstile:
         return self._dice.choice([entry for entry in able if self._turns.get(entry.side, 0) == fewest])
 
     def _may_go_on(self, entry: _Waiting) -> bool:
-        """Return whether a waiting side needs only the turn, without waiting for the other side's launch."""
+        """Return whether a waiting side may get the turn now, because it need not wait for other sides' launches."""
         if not entry.meets:
             return True
         here = self._places.get(entry.side, -1)
@@ -259,7 +259,7 @@ class Turnstile:
 
 
 class Turn:
-    """A process's connection to a turnstile, which lets the two sides of a comparison run alternately."""
+    """A process's connection to a turnstile, by which its side takes turns with other sides."""
 
     def __init__(self, address: str) -> None:
         """Connect to the turnstile at `address`, which is the value of `TURNSTILE` or `TURN`.
@@ -270,7 +270,7 @@ class Turn:
         path, _, self._side = address.rpartition(" ")
         self.address = address
         self.alone = False
-        """True if the other side takes no turns, so that launches of this side need not ask for one."""
+        """True if launches of this side need not ask for turns, because no other side takes turns."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(_LOOK_S)
         try:
@@ -290,7 +290,7 @@ class Turn:
         return self._ask("take", waiting, f" {place}")
 
     def offer(self, waiting: Callable[[], None] = lambda: None) -> int:
-        """If the other side is waiting, give it the turn and wait to get the turn back; return the time waited (ns).
+        """If another side is waiting, give that side the turn and wait for the next turn; return the time waited (ns).
 
         `waiting` is called about every second.
 
@@ -300,7 +300,7 @@ class Turn:
         return self._ask("offer", waiting)
 
     def meet(self, waiting: Callable[[], None] = lambda: None) -> int:
-        """Like `offer`, but also wait until the other side's launch at the same place calls `meet` or has ended."""
+        """Like `offer`, but also wait until the other sides' launches at the same place have called `meet` or ended."""
         return self._ask("meet", waiting)
 
     def give(self) -> None:

@@ -113,7 +113,7 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
 
     Raises:
         RequestError: this run cannot answer the request.
-        IdentityError: `run` is not a run directory, or its schema is a different one.
+        IdentityError: `run` is not a run directory, or has a different schema.
     """
     check(request)
     plan = read_plan(run)
@@ -196,7 +196,7 @@ def _slurm_jobs(machine: Mapping[str, Any]) -> list[SlurmJob]:
 def _waited(jobs: Sequence[SlurmJob], runs: Sequence[CaseRun]) -> dict[int, dict[tuple[str, int], float]]:
     """Return the recorded queue waits in seconds, by world size, then by job id and number of restarts.
 
-    For each world size, only the smallest jobs with enough nodes for its case count.
+    For each world size, only the smallest jobs that have enough nodes for its case are used.
     """
     found: dict[int, dict[tuple[str, int], float]] = {}
     able = [job for job in jobs if job.queue_wait_s is not None]

@@ -80,7 +80,7 @@ def choose(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) ->
     """Return the curve that the request selects, by default DDP's, and a sentence about the run's other curves.
 
     Raises:
-        RequestError: the run has no such curve; the message lists the existing ones.
+        RequestError: the run has no such curve; the message lists the existing curves.
     """
     at_cap = _at_cap(cases, request, run)
     curves = _of_a_base_case(at_cap)
@@ -128,7 +128,7 @@ def _is_of(curve: CaseCurve, request: AllocationRequest) -> bool:
 
 
 def _first_of(curves: Sequence[CaseCurve]) -> CaseCurve:
-    """Return DDP's longest curve, or else the longest of the first strategy that exchanges gradients."""
+    """Return DDP's longest curve, or else the longest curve of the first strategy that exchanges gradients."""
     ddp = [curve for curve in curves if traits_of(curve.first.case).role == "reference"]
     able = [curve for curve in curves if traits_of(curve.first.case).exchanges]
     strategy = (ddp or able or curves)[0].first.case.strategy
@@ -141,7 +141,7 @@ _APART = ("strategy", "workload")
 _UNASKED = (*_APART, *OPTIONS, *VIRTUAL)
 _FIELDS = tuple(name for name in (*PANEL, *VARIANT, "bucket_cap_mb") if name not in _UNASKED)
 _LAYOUT = ("nodes", "ranks_per_node")
-"""With `_FIELDS`, the names by which `--where` selects, in addition to options and variables."""
+"""Further names that `--where` accepts, in addition to `_FIELDS`, options and environment variables."""
 _CASE_FIELDS = frozenset(each.name for each in fields(Case))
 _ABSENT = "none"
 """The value in `--where` that selects curves without an option or variable that other curves have."""

@@ -33,15 +33,15 @@ def read_sides(
 ) -> list[Side]:
     """Return the runs in these directories, or in folders of runs, in the order in which they were measured.
 
-    Each is named by its directory, or by its path if several directories have the same name.
+    Each run is named by its directory, or by its path if several directories have the same name.
 
     Args:
         paths: run directories, files of pytest-benchmark, names of saved baselines, or folders of runs or files.
         as_given: keep the order of `paths`; runs within a folder are ordered by name.
         across: allow runs on different machines, torch versions and the like.
-        on_skip: called with each folder that is left out, and the reason. For a folder without a run, the reason is "",
-            or why a submission's run cannot be shown. For a merged run, it is a sentence that says that its sources, or
-            merges of them, are in the same folder.
+        on_skip: called with each folder that is left out, and the reason. For a folder without a run, the reason is
+            empty, or says why a submission's run cannot be shown. For a merged run, the reason is that its sources, or
+            merges of its sources, are in the same folder.
 
     Raises:
         RequestError: there are fewer than two runs, a run is given twice, or a run's time of measurement is unknown.
@@ -96,7 +96,7 @@ def _found(paths: Sequence[Path], on_skip: Callable[[Path, str], None]) -> tuple
     """Return the runs and saved files that these paths and names select, and the subset that was found inside folders.
 
     Raises:
-        RequestError: there are none, or a path is not a folder.
+        RequestError: no run or file is found, or a path cannot be read.
     """
     found: list[Path] = []
     inside: set[Path] = set()
@@ -117,7 +117,7 @@ def _found(paths: Sequence[Path], on_skip: Callable[[Path, str], None]) -> tuple
 
 
 def _runs_in(path: Path) -> tuple[list[Path], dict[Path, str]]:
-    """Return the runs or saved files at a path or name, and for each folder in it without a run the reason.
+    """Return the runs or saved files at a path or name, and the reason for each folder in it that has no run.
 
     A submission's directory selects a single run, as in every command, because the runs of its jobs have the same
     launches. A reason is empty if unknown.
@@ -143,7 +143,7 @@ def _runs_in(path: Path) -> tuple[list[Path], dict[Path, str]]:
 
 
 def _run_directories(folders: Sequence[Path]) -> tuple[list[Path], dict[Path, str]]:
-    """Return the runs in these folders, and for each folder without a run the reason.
+    """Return the runs in these folders, and the reason for each folder that has no run.
 
     Hidden folders are left out. A reason is empty if unknown.
     """

@@ -134,7 +134,7 @@ class History:
 
     @property
     def changed(self) -> list[CaseHistory]:
-        """The cases with a change, largest change first, but cases with a slowdown before all others."""
+        """The cases with a change, largest change first. Cases with a slowdown come before all other cases."""
         changes = [(one.largest, one) for one in self.cases if one.largest is not None]
         changes.sort(key=lambda each: (each[0].slower, each[0].size), reverse=True)
         return [one for _, one in changes]

@@ -80,7 +80,8 @@ def day_of(side: Side) -> str:
 def verdict_words(history: History, case: CaseHistory) -> str:
     """Describe a case's changes.
 
-    A single change is given with the runs around it, each of several with the run after it.
+    A single change is described with the runs before and after it. If there are several changes, each is described with
+    the run after it.
     """
     if not case.enough:
         return f"not enough runs to tell: {len(case.measured)} of {history.fewest} at least"

@@ -56,7 +56,7 @@ class PlannedError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailurePlan:
-    """The numbers of the steps after which training fails, a node that left returns (if any), and training ends."""
+    """The numbers of the steps after which training fails, a node returns (if one has left), and training ends."""
 
     fails: int
     joins: int | None
