@@ -16,9 +16,10 @@ _THREADS, _ALL = "threads_per_rank", "all"
 def resolve(experiment: Experiment, devices: Devices) -> Experiment:
     """Return the experiment with `auto` and `all` replaced by values for this machine.
 
-    World sizes become 1, 2, 4 ... up to the number of devices. If the fabric's nodes and ranks per node are given,
-    world sizes become 1 and the product of the two, and `left_out` names the powers of two that do not fit. Device and
-    backend become the machine's, and `all` threads becomes the number of cores.
+    The world size `auto` becomes 1 and the world sizes of the fabric's layouts. `left_out` names the powers of two that
+    do not fit. Without layouts, `auto` becomes 1, 2, 4 ... up to the number of the fabric's nodes, or else up to the
+    number of ranks that the devices can run. The device and the backend `auto` become those of the machine, or cpu and
+    gloo if links are emulated. On CPUs, `all` threads becomes the number of cores.
     """
     base, axes, exclude = experiment.base, dict(experiment.axes), experiment.exclude
     automatic = "cpu" if experiment.emulates else devices.kind  # emulated links do not connect GPUs
@@ -79,8 +80,8 @@ def _counted(values: Sequence[Any], count: int | None) -> list[Any]:
 def left_out(experiment: Experiment) -> str:
     """Return a sentence about the powers of two that `auto` leaves out because they do not fit the fabric's layouts.
 
-    Return an empty text if all of them fit. If both world sizes and nodes are axes, `auto` means one rank per node, and
-    the sentence says this instead.
+    Return an empty text if all powers of two fit. If world sizes and nodes are both axes, `auto` means one rank per
+    node, and the sentence says this instead.
     """
     fitting = _fitting(experiment)
     if not fitting or "auto" not in experiment.axes.get("world_size", []):
@@ -100,7 +101,7 @@ def left_out(experiment: Experiment) -> str:
 
 
 def _layouts(experiment: Experiment) -> list[tuple[int, int]]:
-    """Return the fabric's layouts (nodes, ranks per node) if both are given; empty if the world size decides one.
+    """Return the fabric's layouts as (nodes, ranks per node); empty if the experiment does not give both numbers.
 
     If world sizes and nodes are both axes, each node has one rank, because nobody asked for any other layout.
     """

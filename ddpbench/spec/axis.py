@@ -25,8 +25,10 @@ class Axis:
     word: Callable[[Any], str]
     """Return words for a value in sentences and names in figures; empty for the usual value."""
     decides: Collection[Decided]
-    """Quantities that are comparable only between equal values of the field: the course of the `loss`, the bytes of a
-    model's `state`, the `compute` time of one rank.
+    """Quantities that can be compared only between cases with equal values of the field.
+
+    A quantity is `loss` (the course of the loss), `state` (the bytes of a model's state) or `compute` (the computing
+    time of one rank).
     """
     always_shown: Callable[[Any], bool]
     """Return whether to mention a value with every number, even if all cases share the value."""
@@ -42,7 +44,7 @@ def axis(
     decides: Collection[Decided] = (),
     always_shown: Callable[[Value], bool] = lambda value: False,
 ) -> Value:
-    """Return a dataclass field with this default, and with an `Axis` in its metadata made from the other arguments."""
+    """Return a dataclass field with this default. Its metadata has an `Axis` made from the other arguments."""
     declared = Axis(
         role=role, title=title, meaning=meaning, word=word, decides=decides, always_shown=always_shown
     )

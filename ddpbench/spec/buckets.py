@@ -11,7 +11,7 @@ from ddpbench.units import series_of
 
 MIB = 2**20
 FIRST_DEFAULT_MB, DEFAULT_MB = 1, 25
-"""DDP's default caps of the first bucket, and of the others, MiB."""
+"""DDP's default cap for the first bucket, and its default cap for every other bucket (MiB)."""
 _PARTS = (2, 4, 8, 16)
 """Approximate numbers of buckets for which `caps_worth` suggests caps."""
 _MOST_WORTH = 3
@@ -41,7 +41,7 @@ def bucket_bytes(sizes: Sequence[int], cap: BucketCap, shrink: int = 1) -> tuple
 def caps_worth(sizes: Sequence[int], taken: Sequence[BucketCap], shrink: int = 1) -> tuple[float, ...]:
     """Return bucket caps (MiB), largest first, that divide these gradients into buckets in new ways.
 
-    No two of them make the same buckets, and none makes the same buckets as a cap in `taken`.
+    No two of the returned caps make the same buckets. No returned cap makes the same buckets as a cap in `taken`.
     """
     known = {bucket_bytes(sizes, cap, shrink) for cap in taken}
     caps: list[float] = []
@@ -62,10 +62,10 @@ def _rounded(value: float) -> float:
 def equal_words(
     workload: str, cap: BucketCap, stands_for: Sequence[BucketCap], worth: Sequence[float]
 ) -> str:
-    """Return a sentence that names the caps with the same buckets as `cap` (`stands_for`) and caps with other buckets.
+    """Return a sentence that names the caps with the same buckets as `cap`, and caps with other buckets.
 
-    For example: `gpt:nano: bucket caps default and 1 MiB make the same buckets and are run once; caps that make
-    others: ...`.
+    `stands_for` has the caps with the same buckets, and `worth` has caps with other buckets. For example:
+    `gpt:nano: bucket caps default and 1 MiB make the same buckets and are run once; caps that make others: ...`.
     """
     caps = series_of([cap_words(one) for one in (cap, *stands_for)])
     sentence = f"{workload}: bucket caps {caps} make the same buckets and are run once"

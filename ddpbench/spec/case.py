@@ -22,7 +22,7 @@ BucketSetting = Literal["default"] | Annotated[float, limits.BUCKET_CAP_MB, Unit
 BucketCap = BucketSetting | None
 Recovery = Literal["off", "uninterrupted", "exception", "SIGKILL", "SIGSTOP", "snapshot", "agent", "leave"]
 Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
-"""A text no longer than an experiment's may be, because figures and tables repeat it with each of the case's numbers.
+"""A text within the length limit for texts in an experiment. Figures and tables repeat it with each number of a case.
 """
 Precision = Literal["full", "bf16", "fp16"]
 DataSource = Literal["loader", "memory"]
@@ -31,7 +31,7 @@ OWN_TYPES = "own"
 BASE = "single"
 """The strategy of every base case."""
 ON_THIS_MACHINE = ("local", "spawn", "torchrun")
-"""Launchers on one machine, in place of which a strategy that has its own launcher uses that."""
+"""Launchers on one machine. A strategy that has its own launcher uses its own launcher instead."""
 OF_FRAMEWORKS = ("ray",)
 """Launchers that belong to a framework."""
 _NOTHING = object()
@@ -51,9 +51,9 @@ _OPTIONS_ADDED_LATER: dict[str, dict[str, Any]] = {
     "zero1": _SWITCHES,
     "post_local_sgd": _SWITCHES,
 }
-"""Strategies' options that early versions lacked, with their defaults, at which they are left out of the id."""
+"""Options of strategies that early versions lacked, with their defaults. The id leaves out an option at its default."""
 _USUAL = {"ddp": ("all_reduce", "overlapped")}
-"""Default algorithm and schedule, not mentioned in words, of strategies that offer a choice."""
+"""Default algorithm and schedule of strategies that offer a choice. Texts about a case do not mention the defaults."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +70,8 @@ class Case:
     `dtype` is the type of parameters and gradients, or `own` if a user's model keeps its types. A `precision` other
     than `full` runs forward and loss under autocast to that type. `data` says whether batches come through a DataLoader
     or are in the device's memory. If `evaluation` or `checkpoint` is set, a launch also times an evaluation or a
-    checkpoint after its timed steps. Checkpoints go to a folder in `checkpoint_dir`, or in the launch's folder if that
-    is empty.
+    checkpoint after its timed steps. Checkpoints go to a folder in `checkpoint_dir`. If `checkpoint_dir` is empty, they
+    go to a folder in the launch's folder.
 
     `fabric` names the emulated links between ranks (`ddpbench.spec.fabric.Links`), with nominal rates; it is empty for
     the machine's own links. `compute` says whether ranks train (`real`), replay a measured profile (`replayed`) or
@@ -81,8 +81,8 @@ class Case:
     `env_json` has the requested environment variables, sorted; the value of a variable to unset is an empty text.
 
     Unless `recovery` is `off`, a launch has an additional part that trains with a snapshot every `snapshot_every`
-    steps, and `recovery` names what fails in it. The ranks of this part are divided among `agents` agents of torchrun,
-    and wait up to `collective_timeout` seconds for each other.
+    steps. `recovery` names the failure that is caused in this part. The part's ranks are divided among `agents` agents
+    of torchrun, and wait up to `collective_timeout` seconds for each other.
 
     `strategy` may be an import path of a user's class, such as `mine.py:TopK`. `strategy_traits` then has the traits
     that the class declares (`ddpbench.spec.stated.StatedTraits`); it is empty for strategies of ddpbench.
@@ -309,17 +309,17 @@ class Case:
 
     @property
     def known_algorithm(self) -> str:
-        """Return the algorithm, from which bytes and times can be predicted; empty if it is unknown, or a user's class.
+        """Return the algorithm if bytes and times can be predicted from it; otherwise return an empty text.
 
-        The all-reduce of gloo is a ring for all sizes. MPI, NCCL and UCC choose by message size and by the layout of
-        ranks.
+        The text is empty if the library chooses the algorithm, or if the algorithm is a user's class. The all-reduce of
+        gloo is a ring for all sizes. MPI, NCCL and UCC choose by message size and by the layout of ranks.
         """
         chooses = self.algorithm == "all_reduce" and self.backend != "gloo"
         return "" if chooses or is_import_path(self.algorithm) else self.algorithm
 
     @property
     def chosen(self) -> list[str]:
-        """Return the names of the algorithm and the schedule, leaving out each that is the strategy's default."""
+        """Return the names of the algorithm and the schedule. A name that is the strategy's default is left out."""
         usual = _USUAL.get(self.strategy)
         asked = zip((short_name(self.algorithm), self.schedule), usual, strict=True) if usual else ()
         return [word.replace("_", " ") for word, own in asked if word not in ("", own)]
@@ -402,7 +402,7 @@ class Case:
 
 _DEFAULTS: dict[str, Any] = {one.name: one.default for one in fields(Case)}
 UNUSED_RECOVERY = {name: _DEFAULTS[name] for name in ("snapshot_every", "agents", "collective_timeout")}
-"""Settings that are used only with recovery, at the defaults that they get in a case without it."""
+"""Settings that only recovery uses, with their defaults. A case without recovery has these defaults."""
 _COMPARED = [one.name for one in fields(Case) if one.compare]
 _ADDED_LATER = _COMPARED[_COMPARED.index("replicate") + 1 :]
 """Fields that early versions lacked. At their defaults they are left out of the id, so that old runs' ids remain valid.
@@ -422,5 +422,7 @@ class PlannedCase:
     caps_worth: tuple[float, ...] = ()
     """Caps that would make different buckets, MiB, as a suggestion; empty unless `stands_for` has caps."""
     combinations: Sequence[Mapping[str, Any]] = field(default=(), compare=False, repr=False)
-    """Combinations of settings from which the case was made, by which claims select cases; a plan on disk lacks them.
+    """Combinations of settings from which the case was made. Claims select cases by these combinations.
+
+    A plan on disk lacks them.
     """

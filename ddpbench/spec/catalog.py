@@ -116,8 +116,9 @@ class Catalog(Protocol):
     def options_table(self, name: str) -> str:
         """Return the name of the options table of the strategy or workload that an experiment calls `name`.
 
-        A user's file is given by its path, and an installed package's class by the path that the package registered.
-        A workload's size is dropped: `gpt:mini` gives `gpt`. A class that `name` gives, as in `mine.py:Net`, is kept.
+        For a user's file, the table's name is the file's path. For a class of an installed package, it is the path that
+        the package registered. The size of a workload is dropped: `gpt:mini` gives `gpt`. The name of a class is kept,
+        as in `mine.py:Net`.
         """
 
     def workload(self, name: str) -> WorkloadInfo:
@@ -144,7 +145,7 @@ class Devices:
     cores: int
     """Number of physical cores, not hyper-threads, that affinity and the control group's quota allow."""
     without_bf16: str = ""
-    """Words for a GPU that cannot compute in bf16 itself, and why; empty if all can."""
+    """A clause that names a GPU without bf16 hardware, and its compute capability; empty if all GPUs have bf16."""
 
     def ranks(self, device: str, threads_per_rank: int) -> int:
         """Return how many ranks these devices can run: one per GPU, or one per `threads_per_rank` cores."""

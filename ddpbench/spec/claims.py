@@ -28,7 +28,7 @@ Of = Literal["throughput", "step time"]
 ClaimKind = Literal["faster", "as fast"]
 YesOrNo = Literal["yes", "no"]
 _CLOSEST = 60
-"""Most combinations of each side that are searched for the closest to a pair, for a message."""
+"""Most combinations per side that are compared to find the two closest to a pair, for an error message."""
 
 
 def _few_words(text: str) -> str:
@@ -47,7 +47,7 @@ def _one_line(text: str) -> str:
 
 
 def _no_bare_per_cent(value: object) -> object:
-    """Check that a fraction was not written as a percentage without the sign, and return it.
+    """Check that a fraction was not written as a percentage without the % sign, and return the fraction.
 
     Raises:
         ValueError: the number is 1 or more.
@@ -61,7 +61,7 @@ _PER_CENT = Unit("1", type="number or percentage")
 _Selection = dict[str, list[Any]]
 _Number = Annotated[int, limits.CLAIM_NUMBER, Unit("1")]
 VERDICTS = ("holds in part", "holds", "does not hold", "cannot tell", "no run kept")
-"""The verdicts that an earlier run may have; `holds in part` comes before `holds`, so that a pattern finds it."""
+"""The verdicts that an earlier run may have."""
 
 
 class Earlier(BaseModel, extra="forbid", frozen=True):
@@ -121,7 +121,7 @@ class Claim(BaseModel, extra="forbid", frozen=True):
 
     @property
     def sides(self) -> tuple[tuple[str, _Selection], tuple[str, _Selection]]:
-        """Return the key and the selection of each side, with the side that the claim is about first."""
+        """Return the key and the selection of each side. The side that the claim is about comes first."""
         if self.faster is not None:
             return ("faster", self.faster), ("than", self.than or {})
         return ("cases", self.cases or {}), ("as_fast_as", self.as_fast_as or {})
@@ -212,7 +212,7 @@ class Past:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JudgedAgain(Past):
-    """An entry of a claim's history about the run that is being read, with the verdict that earlier rules gave."""
+    """The entry of a claim's history for the run that is being read. It has the verdict that earlier rules gave."""
 
 
 def past(history: Sequence[Earlier]) -> tuple[Past, ...]:

@@ -40,16 +40,16 @@ _WHOSE_PREFIXES = {
     "PMI_": "it sets MPI's rank numbers, which ddpbench sets itself: leave it out",
 }
 OF_FABRICS = ("GLOO_SOCKET_IFNAME", "UCX_NET_DEVICES", "UCX_TLS")
-"""Variables that decide which network interfaces are used, which a fabric sets itself."""
+"""Variables that decide which network interfaces are used. A fabric sets these variables itself."""
 _TRANSPORT = (
     *("NCCL_", "TORCH_NCCL_", "RCCL_", "GLOO_", "TORCH_GLOO_", "UCC_", "UCX_", "FI_"),
     *("OMPI_", "PRTE_", "PMIX_", "MPICH_", "MPIR_", "I_MPI_", "MV2_"),
 )
 """Prefixes of variables that affect only the libraries which move data between ranks."""
 _READ = ("NCCL_", "GLOO_", "TORCH_")
-"""Prefixes under which all names are known, so that a misspelt one is recognized."""
+"""Prefixes of variables whose names are all known, so that a misspelt name can be recognized."""
 _CLOSE = 0.87
-"""Similarity (of difflib) from which a name is considered a misspelling of a known one."""
+"""Least similarity (of difflib) at which an unknown name is considered a misspelling of a known name."""
 
 
 def refused(name: str) -> str:

@@ -92,7 +92,7 @@ def parse_experiment(
     """Build an experiment from its TOML text, after applying overrides.
 
     `name` is used if the text does not set `name`. `on_note` is called with a sentence for each setting in the text
-    that an override replaces, for example an axis X by `base.X`.
+    that an override replaces, for example if `base.X` replaces the axis X.
 
     Raises:
         ExperimentError: the text is not TOML, or has invalid settings, all of which are listed.
@@ -154,7 +154,7 @@ def _not_in(written: Mapping[str, Any], settings: Iterable[Sequence[str]]) -> It
 def _blamed(source: str, problems: Sequence[Problem], settings: Sequence[Sequence[str]]) -> ExperimentError:
     """Return the error for these problems.
 
-    For each problem that an override causes, it names `--set` instead of the file.
+    For each problem that an override causes, the error names `--set` instead of the file.
     """
     given = {".".join(keys) for keys in settings}
     own = [problem.path == "--set" or _owner_path(problem.path) in given for problem in problems]
@@ -357,9 +357,9 @@ def _own_excludes(
     models: Mapping[str, type[BaseModel]],
     problems: list[Problem],
 ) -> None:
-    """Add a problem for each exclude that uses an option of a user's own class, or a value of it, that no case has.
+    """Add a problem for each option of a user's own class in an exclude if no case has the option or the value.
 
-    No model describes such options, so the options and values that the experiment itself sets are the known ones.
+    No model describes these options. So the known options and values are those that the experiment itself sets.
     """
     rules = data.get("exclude", [])
     options = data.get("options", {})

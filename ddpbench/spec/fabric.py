@@ -99,9 +99,9 @@ class Links:
 
     @property
     def rates_alone(self) -> bool:
-        """Return whether only link rates slow gradients down.
+        """Return whether nothing but link rates slows gradients down.
 
-        Latency, losses and input data on the link would as well.
+        Latency, losses and input data on the gradients' link would also slow them down.
         """
         return not self.latency_s and not self.loss and self.storage != "shared"
 
@@ -117,11 +117,11 @@ class Links:
     def limiting(self, algorithm: str, nodes: int) -> float:
         """Return the effective rate of the link that limits an algorithm with one rank per node, bit/s.
 
-        A ring runs at the rate of its slowest link, because its uplinks carry as much as a node's link. With a master,
-        the links carry different amounts: the master's link carries the gradients of all other nodes, the uplink of the
-        master's rack carries the gradients of all other racks, and every other node's link carries the gradients of one
-        node. A link that carries 1/k of the bytes on the master's link
-        counts as k times as fast.
+        A ring runs at the rate of its slowest link, because each uplink carries as much as a node's link. With a
+        master, the links carry different amounts. The master's link carries the gradients of all other nodes. The
+        uplink of the master's rack carries the gradients of all other racks. Every other node's link carries the
+        gradients of one node. If a link carries the fraction f of the bytes on the master's link, its effective rate is
+        its rate divided by f.
         """
         if algorithm != "master" or nodes == 1:
             return self.slowest(nodes)
@@ -132,7 +132,7 @@ class Links:
         return rate
 
     def slowed(self, *, dilation: float = 1.0, shrink: float = 1.0) -> Links:
-        """Return the links as emulated.
+        """Return the links with the rates and the latency that are actually emulated.
 
         Dilation and shrink both divide the rates; only dilation multiplies the latency.
         """

@@ -36,15 +36,17 @@ class Facet:
     word: Callable[[Case], str]
     """Return words for the field's value in a sentence or in a figure; empty for the usual value."""
     decides: Collection[Decided] = ()
-    """Quantities that are comparable only between equal values of the field: the course of the `loss`, the bytes of a
-    model's `state`, the `compute` time of one rank.
+    """Quantities that can be compared only between cases with equal values of the field.
+
+    A quantity is `loss` (the course of the loss), `state` (the bytes of a model's state) or `compute` (the computing
+    time of one rank).
     """
     value: Callable[[Case], Hashable] | None = field(default=None, kw_only=True)
-    """Return the value by which cases are compared; None if that is the field's own."""
+    """Return the value by which cases are compared; None if the field's own value is used."""
     always_shown: Callable[[Case], bool] = field(default=lambda case: False, kw_only=True)
     """Return whether to mention the case's value with every number, even if all cases share it."""
     cell: Callable[[Case], str] | None = field(default=None, kw_only=True)
-    """Return the content of the field's column; None if that is the plain value."""
+    """Return the content of the field's column; None if the column shows the plain value."""
 
     def in_column(self, name: str) -> Callable[[Case], str]:
         """Return a function from a case to its cell in the column of the field `name`."""
@@ -232,7 +234,7 @@ _FACETS: dict[str, Facet] = {
     ),
     "strategy_traits": Facet("bookkeeping", "Strategy says", lambda case: ""),
 }
-"""Facets that need more than the field's own value; those of the remaining fields are declared in `Case`."""
+"""Facets that need more than the field's own value. The facets of all other fields are declared in `Case`."""
 
 
 def _declared(name: str, axis: Axis) -> Facet:
@@ -276,7 +278,7 @@ _VALUES: dict[str, Callable[[Case], Hashable]] = {
     name: facet.value or attrgetter(name) for name, facet in FACETS.items()
 }
 VIRTUAL = ("fabric", "compute", "dilation", "shrink")
-"""Fields that tell whether a case is anything other than training on the machine's own links."""
+"""Fields that make a case differ from training on the machine's own links."""
 PANEL, VARIANT, SCALE = of_role("panel"), of_role("variant"), of_role("scale")
 _ALIKE = (*PANEL, *VARIANT, *SCALE)
 _DECIDING: dict[Decided, tuple[str, ...]] = {
@@ -320,8 +322,8 @@ def alike(case: Case, *, but: Collection[str] = ()) -> GroupKey:
 def deciding(what: Decided, case: Case) -> GroupKey:
     """Return a key that is equal for cases that can be compared in `what`: `loss`, `state` or `compute`.
 
-    These stand for the course of the loss, the bytes of state, and the computing time of one rank. For the loss, the
-    key does not include the number of samples per step, so callers must handle it.
+    `loss` is the course of the loss, `state` the bytes of state, and `compute` the computing time of one rank. The key
+    for `loss` does not include the number of samples per step, so callers must compare this number themselves.
     """
     names = _DECIDING[what]
     if what == "compute":  # depends on the rank's batch under either scaling, and not on transport variables
@@ -333,8 +335,8 @@ def deciding(what: Decided, case: Case) -> GroupKey:
 def base_of_none(cases: Iterable[Case]) -> set[Case]:
     """Return the base cases that have more threads than other base cases and that no other case is compared with.
 
-    Such a case is its own base case, so its speed-up of 1 would read as if it trained no faster than a base case with
-    fewer threads.
+    The base case of such a case is the case itself, so its speed-up is 1. A report would then seem to say that it
+    trains no faster than a base case with fewer threads.
     """
     every = list(cases)
     if len({case.threads_per_rank for case in every}) < 2:
@@ -380,7 +382,7 @@ def qualifiers(case: Case) -> list[Label]:
 
 
 _MOST_VARIABLES = 2
-"""Most environment variables to name next to a number; if there are more, words give only their number."""
+"""Most environment variables to name next to a number. If there are more, the text says only how many there are."""
 
 
 def _env_word(case: Case) -> str:
@@ -473,7 +475,7 @@ OPTIONS: dict[str, Callable[[Case], dict[str, Any]]] = {
     "options_json": attrgetter("options"),
     "workload_options_json": attrgetter("workload_options"),
 }
-"""Fields of a case that have several settings, each with the function that returns these by key."""
+"""Fields of a case that have several settings, each with the function that returns these settings by key."""
 _WHOSE: dict[str, Callable[[Case], Hashable]] = {
     "options_json": attrgetter("strategy"),
     "workload_options_json": attrgetter("workload"),

@@ -47,7 +47,7 @@ def short_links(fabric: str) -> str:
 
 
 def links_apart(fabric: str, other: str) -> str:
-    """Return the links in a few words; only their most common rate if this is the only difference from `other`."""
+    """Return the links in a few words. If only the most common rate differs from `other`, return only this rate."""
     rate, rest = _parts(fabric)
     return rate if rest == _parts(other)[1] and rate != _parts(other)[0] else short_links(fabric)
 

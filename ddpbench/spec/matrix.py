@@ -505,7 +505,7 @@ def _links(
 
 
 def _oversubscribed(case: Case, devices: Devices) -> bool:
-    """Return whether ranks on CPUs have more threads than there are cores. Replays do not count, because they sleep."""
+    """Return whether ranks on CPUs have more threads than there are cores; False for replays, because they sleep."""
     return (
         case.device == "cpu"
         and case.compute == "real"

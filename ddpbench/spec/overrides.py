@@ -29,7 +29,7 @@ from ddpbench.text_safety import and_words, given_twice, shortened, toml_text
 _TOP_LEVEL = tuple(Experiment.model_fields)
 _SECTIONS: dict[str, type[BaseModel]] = {"base": Base, "budget": Budget, "fabric": FabricSettings}
 _OWNERS = ("strategy", "workload")
-"""Settings that name something which has a table of options."""
+"""Settings that choose a strategy or a workload, each of which has a table of options."""
 _Setting = tuple[list[str], Any, str]
 """A parsed override: the parts of its key, its value, and its text."""
 
@@ -71,7 +71,7 @@ def _meanings(override: str) -> list[list[str]]:
 
 
 def contradiction(overrides: Iterable[str]) -> tuple[str, str] | None:
-    """Return the first override whose value a later one replaces, and the later one; None if no value is replaced.
+    """Return the first pair of overrides in which the second replaces a value of the first; None without such a pair.
 
     Bare names of options are compared as they are, because their strategy or workload depends on the experiment.
     """
@@ -202,8 +202,8 @@ class Owner(NamedTuple):
 def owner_names(data: Mapping[str, Any], settings: Sequence[list[str]] = ()) -> list[Owner]:
     """Return the strategies and workloads of an experiment.
 
-    `settings` are the keys of overrides. If they include `base.strategy` or `base.workload`, the axis of that name does
-    not count.
+    `settings` are the keys of overrides. If they include `base.strategy` or `base.workload`, the axis of the same name
+    is ignored.
     """
     axes, base = data.get("axes"), data.get("base")
     names: list[Owner] = []
@@ -292,7 +292,10 @@ def _whole(keys: list[str], models: Models, problems: list[Problem], *, emulated
 
 
 def _is_whole(keys: Sequence[str]) -> bool:
-    """Return whether a key includes its section, or means the same setting in every experiment without it."""
+    """Return whether a key includes its section or needs no section.
+
+    Top-level keys and axes of `base` need no section.
+    """
     if keys[0] == "axes" and len(keys) == 2:
         return "." in keys[1] or keys[1] in Base.model_fields
     return len(keys) > 1 or keys[0] in _TOP_LEVEL
@@ -404,7 +407,7 @@ def reconcile(data: dict[str, Any], settings: Sequence[list[str]], before: Itera
 
 
 def _replace_axes(data: dict[str, Any], settings: Sequence[list[str]]) -> list[str]:
-    """Remove each axis that is replaced by an override's single value; return one sentence per axis."""
+    """Remove each axis that an override replaces with a single value; return one sentence per removed axis."""
     if not isinstance(data.get("axes"), dict):
         return []
     axes = data["axes"] = dotted(data["axes"])
@@ -426,7 +429,7 @@ def _replace_axes(data: dict[str, Any], settings: Sequence[list[str]]) -> list[s
 
 
 def _replace_values(data: dict[str, Any], settings: Sequence[list[str]]) -> list[str]:
-    """Remove settings that overrides turn into axes, or that an overridden scaling does not use.
+    """Remove each setting that an override turns into an axis, and a batch size that an overridden scaling ignores.
 
     Return one sentence per removal.
     """
@@ -449,7 +452,7 @@ def _replace_values(data: dict[str, Any], settings: Sequence[list[str]]) -> list
 
 
 def _leave_out(data: dict[str, Any], settings: Sequence[list[str]], before: Iterable[Owner]) -> list[str]:
-    """Remove the options of strategies and workloads that overrides have replaced; return one sentence per name."""
+    """Remove the options of each strategy or workload that an override has replaced; return one sentence per name."""
     still = {owner.table for owner in owner_names(data)}
     asked = _axes_asked(settings)
     left_out = []

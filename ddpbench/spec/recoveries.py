@@ -1,4 +1,4 @@
-"""Define what ranks and the analysis both need for recovery: how many snapshots are kept, and the steps in a pace.
+"""Define what ranks and the analysis both need for recovery: the number of kept snapshots, and the steps in a pace.
 
 A pace is the mean step time over a number of consecutive steps.
 """

@@ -105,7 +105,7 @@ def dotted(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def written_twice(data: Mapping[str, Any], path: str) -> list[Problem]:
-    """Return a problem for each setting that is in a table twice: as a dotted name in quotes, and in a nested table."""
+    """Return a problem for each setting that a table has twice: as a dotted name in quotes, and in a nested table."""
     counts = Counter(name for name, _ in _dotted(data))
     return [
         Problem(
@@ -136,7 +136,7 @@ def check_selection(
         path: the table's path in the experiment.
         models: models of the options of the experiment's strategies and workloads.
         catalog: the names of strategies and workloads.
-        would: what a value that the setting cannot have would do, in words, such as `exclude nothing`.
+        would: the effect of a value that the setting cannot have, in words, such as `exclude nothing`.
     """
     problems = written_twice(rule, path)
     flat = dotted(rule)

@@ -27,10 +27,11 @@ class _Experiment(BaseModel):
 def with_known_history(
     claims: Sequence[PlannedClaim], experiment: str, run_id: str, folder: Path | None = None
 ) -> tuple[PlannedClaim, ...]:
-    """Return a run's claims. If its plan lacks their histories, take these from the shipped experiment of this name.
+    """Return a run's claims with their histories.
 
-    A history belongs to a claim if one of its entries has the run's id and the claim's wording. This entry becomes a
-    `JudgedAgain`; it has the verdict that the run had when the history was written. Later entries are left out.
+    If the run's plan has no histories, take the histories from the shipped experiment of the same name. A history
+    belongs to a claim if one of its entries has the run's id and the claim's wording. This entry becomes a
+    `JudgedAgain`, with the verdict that the run had when the history was written. Later entries are left out.
     """
     if not run_id or not claims or any(claim.number is not None or claim.history for claim in claims):
         return tuple(claims)
@@ -41,10 +42,10 @@ def with_known_history(
 def with_known_answers(
     claims: Sequence[PlannedClaim], experiment: str, question: str, folder: Path | None = None
 ) -> tuple[PlannedClaim, ...]:
-    """Return a run's claims. If none of them says what it answers, they get their answers from the shipped experiment.
+    """Return a run's claims with their answers to the experiment's question.
 
-    This requires that the shipped experiment has the run's `question`. A claim gets the answer of the claim with the
-    same wording.
+    If no claim has an answer, the answers are taken from the shipped experiment of the same name, provided that it asks
+    the same `question`. A claim gets the answer of the shipped claim with the same wording.
     """
     if not claims or any(claim.answers is not None for claim in claims):
         return tuple(claims)
@@ -65,7 +66,7 @@ def _with_own(claim: PlannedClaim, run_id: str, known: Sequence[Sequence[Past]])
 
 
 def _shipped(experiment: str, folder: Path | None) -> _Experiment:
-    """Return the question and claims of an experiment's file; neither if it is missing or cannot be read."""
+    """Return the question and claims of an experiment's file; both are empty if the file cannot be read."""
     file = (folder or shipped_experiments()) / f"{experiment}.toml"
     try:
         return _Experiment.model_validate(parse(read_text(file)))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ddpbench.spec.case import Case
 
 SMOOTHED_BATCHES = 32
-"""Number of the base case's steps whose samples a mean loss covers. A loss is reached if this mean reaches it."""
+"""Number of steps of the base case over which losses are averaged to decide whether a loss is reached."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

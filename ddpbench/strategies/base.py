@@ -35,7 +35,7 @@ PROMISES: dict[Promise, str] = {
 
 
 COARSEST_ROUNDOFF = 0.125
-"""Largest unit roundoff allowed for sent gradients, which is that of fp8 with two bits of mantissa (e5m2)."""
+"""Largest unit roundoff allowed for sent gradients: that of fp8 with two bits of mantissa (e5m2)."""
 
 
 class CannotTrainError(Exception):
@@ -85,7 +85,7 @@ class ModelFound:
     updates_in_backward: bool = False
     """True if optimizers step during backward, for example in hooks of parameters."""
     unreached: tuple[str, ...] = ()
-    """Names of parameters whose gradients no backward() computes, unless the class averages gradients itself."""
+    """Names of parameters whose gradients no backward() computes; empty if the class exchanges values between ranks."""
     empty: tuple[str, ...] = ()
     """Names of trained parameters without elements."""
     over_one_memory: tuple[str, ...] = ()
@@ -319,7 +319,7 @@ def parts_reason(strategy: str, closure: str) -> str:
 
 
 def memory_reason(strategy: str, found: ModelFound) -> str | None:
-    """Explain in words why a strategy cannot train a model whose parameters share memory. Return None if none do.
+    """Explain in words why a strategy cannot train a model whose parameters share memory, or return None if it can.
 
     Use it for strategies that give each parameter separate memory.
     """
@@ -392,7 +392,10 @@ class Strategy(ABC, Generic[OptionsT]):
     launcher: ClassVar[str] = ""
     """The only launcher that can start this strategy's ranks, or empty if any launcher can."""
     engine: ClassVar[str] = "torch"
-    """The library that computes the model. Independent ranks use torch, and are a bound only for strategies that do."""
+    """The library that computes the model.
+
+    Independent ranks use torch, so they are an upper bound only for strategies that use torch too.
+    """
     note: ClassVar[str] = ""
     """A caveat that a report must print next to the strategy's numbers."""
     role: ClassVar[StrategyRole] = ""

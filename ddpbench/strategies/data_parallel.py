@@ -211,7 +211,7 @@ class ThreadedReplica(Replica):
         return [future.result() for future in futures]
 
     def _reduce(self, replicas: list[dict[torch.Tensor, torch.Tensor]]) -> None:
-        """Sum the replicas' gradients into the model's, in replica order. Hooks of its parameters get the sums."""
+        """Sum the replicas' gradients in replica order. The model's parameters and their hooks get the sums."""
         import torch
 
         for parameter in self.job.model.parameters():
@@ -233,7 +233,7 @@ class ThreadedReplica(Replica):
 def _draws_repeated() -> Iterator[list[bool]]:
     """Yield a list that becomes non-empty if the enclosed code resets torch's random state to repeat draws.
 
-    Recomputing checkpointed activations does this.
+    For example, recomputing checkpointed activations resets the state.
     """
     import torch
 

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Master(Strategy[NoOptions]):
-    """The simplest parameter server: one of the ranks is the server for all.
+    """The simplest parameter server: rank 0 is the server for all ranks.
 
-    With n ranks and S bytes of gradients, the link of rank 0 carries 2(n-1)·S bytes per step, compared with 2(n-1)/n·S
-    on every link of a ring. A parameter that the loss does not reach gets a gradient of zeros, so the optimizer applies
-    weight decay and momentum to it as to any other parameter. DDP without find_unused_parameters fails on such a
+    With n ranks and S bytes of gradients, the link of rank 0 carries 2(n-1)·S bytes per step. Every link of a ring
+    carries 2(n-1)/n·S bytes. A parameter that the loss does not reach gets a gradient of zeros, so the optimizer
+    applies weight decay and momentum to this parameter too. DDP without find_unused_parameters fails on such a
     parameter.
     """
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from ddpbench.measure.recorder import Recorder
 
 UNSEEN_NS = 50_000
-"""Longest wait for a send that has ended before, at an unknown time, in nanoseconds."""
+"""Longest wait (ns) from which the sender concludes that the send had ended before the wait, at an unknown time."""
 
 
 class Message:

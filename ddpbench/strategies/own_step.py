@@ -2,7 +2,7 @@
 
 The class calls forward, `backward()` and its optimizers as in the user's own training loop. The strategy provides the
 network that the class calls, and acts at the end of each backward. If steps are recorded, time outside backward and
-optimizers' steps counts as forward.
+optimizers' steps is recorded as forward.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def around_backward(
 
     `run()` runs the backward, and `act` must call it. This covers `Tensor.backward`, `torch.autograd.backward` and a
     scaled loss's backward. A nested backward, as in checkpointed activations, is part of the outer one. `factor`
-    multiplies what the backward differentiates, and thus all gradients that it adds.
+    multiplies what the backward differentiates, and thus all gradients that the backward adds.
     """
     original = torch.autograd.backward
     within: set[int] = set()

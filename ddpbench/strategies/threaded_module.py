@@ -37,7 +37,7 @@ class ThreadedModule(nn.Module):
         self.count, self.on_all, self.replicate = count, on_all, replicate
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ThreadedModule:
-        """Return a copy that computes in the same threads. A user's class may need one to store averaged weights."""
+        """Return a copy that computes in the same threads. A user's class may need a copy to store averaged weights."""
         memo |= {id(each): each for each in (self.on_all, self.replicate)}
         made = type(self).__new__(type(self))
         memo[id(self)] = made
@@ -139,8 +139,9 @@ def _refuse_objects(output: Any) -> None:
 
 
 def _is_gathered(each: Any) -> bool:
-    """Return whether torch can gather an object, which is a tensor, None, or one that its type can rebuild from its
-    parts.
+    """Return whether torch can gather an object.
+
+    It can gather a tensor, None, and an object that the object's type can rebuild from its parts.
     """
     if each is None or isinstance(each, torch.Tensor):
         return True
@@ -182,8 +183,9 @@ def _leaves(shard: Any, wanted: Sequence[bool]) -> Any:
 
 
 def _whole_slope(whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return an input's gradient, which is its parts' gradients joined, or their sum if every replica got the full
-    input.
+    """Return an input's gradient: the replicas' gradients `parts`, joined.
+
+    If every replica got the full input, return the sum of the replicas' gradients.
     """
     return torch.stack(list(parts)).sum(0) if parts[0].shape == whole.shape else torch.cat(list(parts))
 

@@ -115,7 +115,7 @@ def _of_class(found: Strategy[Any], name: str, promise: Promise | None, device: 
 
 
 def _declared(strategy: Strategy[Any], name: str) -> Any:
-    """Return a class attribute that a user's class declares itself, or an empty text if only ddpbench's classes do."""
+    """Return a class attribute that a user's class declares; an empty text if it comes from ddpbench's classes."""
     for each in type(strategy).__mro__:
         if each.__module__.partition(".")[0] == "ddpbench":
             return ""
@@ -211,7 +211,7 @@ def rings_among(cases: Iterable[Case]) -> bool:
     """Return whether names should call DDP a ring, because it is compared with other algorithms over emulated links.
 
     gloo's all-reduce is a ring. If DDP itself ran with several algorithms, its names contain the algorithms instead.
-    Users' strategies do not count as other algorithms, because their algorithms are unknown.
+    Users' strategies are ignored in this comparison, because their algorithms are unknown.
     """
     linked = [
         case

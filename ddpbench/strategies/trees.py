@@ -159,7 +159,7 @@ def undivided(parts: Sequence[Any]) -> tuple[int, ...]:
 
 
 def _around_first(batch: Any) -> set[int]:
-    """Return the ids of lists and tuples that contain a batch's first tensor, because their entries are not samples."""
+    """Return the ids of the lists and tuples that contain a batch's first tensor. Their entries are not samples."""
     found: set[int] = set()
     value = batch
     while True:

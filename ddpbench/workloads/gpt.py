@@ -37,8 +37,8 @@ SHAPES = {
     "large": Shape(layers=36, heads=20, width=1280, block_size=1024),
     "xl": Shape(layers=48, heads=25, width=1600, block_size=1024),
 }
-"""Sizes by name: minGPT's configurations up to `small` (minGPT's `gpt2`), with ddpbench's block sizes, and GPT-2's
-larger ones.
+"""Sizes by name. Up to `small` (minGPT's `gpt2`) they are minGPT's configurations, with ddpbench's block sizes. The
+larger sizes are GPT-2's.
 
 With bytes as the vocabulary, `medium` has 304 million parameters, `large` 710 million and `xl` 1,478 million. With
 AdamW, each parameter takes 16 bytes (value, gradient and two states), so `xl` needs 24 GB plus activations.

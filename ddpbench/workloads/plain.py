@@ -13,14 +13,15 @@
                                                             # (if there is also loss, evaluation uses that)
         batch = 32                                          # optional; default local batch of experiments
 
-`dataset` may also take `rank` and `world_size`, to shard an iterable dataset. These count processes: a strategy with
-all replicas in one process has rank 0 of 1, and splits each batch itself. The parameter of `optimizer` may be named
-`model` (or `net`, `module`), to get the model instead of its parameters. `optimizer` may return a pair of an optimizer
-and a scheduler, which then steps after every update. Functions work as well as methods: `model = build_model`.
+`dataset` may also take `rank` and `world_size`, to shard an iterable dataset. Both count processes: under a strategy
+with all replicas in one process, the rank is 0 of 1, and the strategy splits each batch itself. The parameter of
+`optimizer` may be named `model` (or `net`, `module`), to get the model instead of its parameters. `optimizer` may
+return a pair of an optimizer and a scheduler, which then steps after every update. A method may also be a function:
+`model = build_model`.
 
 With `step`, `model` may return a dict of modules, and `optimizer` takes the model and returns the last argument of
 `step`. Each model gets its own object of the class, so that state that `loss`, `before_update` or `step` store belongs
-to that model. The methods that load data (`dataset`, `loader`, `collate`, `samples`) do not see such state.
+to that model. The methods that load data (`dataset`, `loader`, `collate`, `samples`) do not see this state.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def lacks(found: type[Any]) -> str:
 
 
 def batch_of(found: type[Any]) -> int | None:
-    """Return the local batch size that a class sets as its attribute `batch`; None if there is none or it is a method.
+    """Return the local batch size in a class's attribute `batch`; None without the attribute, or if it is a method.
 
     Raises:
         ValueError: the value is not a positive int.

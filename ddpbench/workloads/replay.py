@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LEAST_SAMPLES = 4096
 """Minimum number of synthetic samples."""
 STEPS_A_PASS = 64
-"""Minimum number of steps, with the global batch, for which the synthetic samples are enough."""
+"""The synthetic samples are enough for at least this many steps with the global batch."""
 
 
 class Replay(Workload[ReplayOptions]):

@@ -169,7 +169,7 @@ class _Chain:
         return self.model
 
     def start(self, slope: torch.Tensor) -> None:
-        """Begin backward; `slope` is the derivative of the loss by each sample's output, [samples]."""
+        """Begin backward; `slope` is the derivative of the loss with respect to each sample's output, [samples]."""
         if self.owner._replica is not None:  # the master has waited for the slowest replica's outputs
             self.time.resume(self.owner.rhythm.forward_ns)
         self.row = slope @ self.batch

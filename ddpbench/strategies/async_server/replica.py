@@ -34,7 +34,7 @@ class BufferLayout:
         """The parameters detached from autograd, in the same memory."""
         self._groups = [list(group) for _, group in groupby(trained, key=lambda parameter: parameter.dtype)]
         self.size = sum(parameter.numel() * parameter.element_size() for parameter in trained)
-        """Total size of all gradients in bytes, which is also that of all parameters."""
+        """Total size of all gradients in bytes. All parameters together have the same size."""
 
     def buffers(self) -> list[torch.Tensor]:
         """Return new buffers, one per dtype."""
@@ -79,7 +79,7 @@ class WorkerEnd(Protocol):
     """A worker's end of a transport."""
 
     def exchange(self, gradients: list[torch.Tensor], parameters: list[torch.Tensor]) -> None:
-        """Send the gradients, wait until the server has applied them, and copy its parameters into `parameters`."""
+        """Send the gradients, wait until the server has applied them, and copy the new parameters into `parameters`."""
 
     def close(self) -> None:
         """Release the transport; all ranks call this together."""

@@ -1,7 +1,7 @@
 """`async_server` over torch.distributed.rpc, with one remote call per step. Imports torch, which must have RPC.
 
-All messages use TCP. TensorPipe's two alternatives within a host are turned off. The first, shared memory, needs a
-thread that polls for messages on the rank's core. The second, copying from other processes' memory (channel `cma`),
+All messages use TCP. TensorPipe's two alternatives to TCP within a host are turned off. The first, shared memory, needs
+a thread that polls for messages on the rank's core. The second, copying from other processes' memory (channel `cma`),
 bypasses emulated links.
 """
 

@@ -20,7 +20,7 @@ class DdpInsideReplica(Replica):
         self.bare: nn.Module = getattr(job.model, "without_autocast", job.model)
         """The model for the framework, without ddpbench's autocast, because the framework enters autocast itself."""
         self.autocast = self.bare is not job.model
-        """True if the framework has to enter autocast. In a proof in float64 it does not."""
+        """True if the framework has to enter autocast. It is false in a proof in float64."""
         self.reducers = Reducers([], None)
 
     def watch(self, prepared: nn.Module, *, rebuilds: bool) -> None:

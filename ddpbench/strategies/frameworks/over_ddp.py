@@ -16,7 +16,7 @@ DEFAULT_CAP_MB = 25
 
 
 class OverDdpOptions(BaseModel, extra="forbid", frozen=True):
-    """Options that frameworks pass on to DistributedDataParallel, with its defaults, and accumulation."""
+    """Options that frameworks pass on to DistributedDataParallel, with DDP's defaults, and the option `accumulate`."""
 
     accumulate: Annotated[int, limits.PARTS, Unit("parts")] = 1
     """Split each batch into this many parts and communicate only in the last part's backward."""

@@ -76,7 +76,7 @@ class LostParts:
                 self._written[name] = None
 
     def _find_hooked(self, _gradient: torch.Tensor) -> None:
-        """Record which shards have hooks during backward. FSDP calls no such hook. Each step may add new hooks."""
+        """Record which shards have hooks during backward. FSDP does not call these hooks. Each step may add hooks."""
         shards = (each for each in self._model.named_parameters() if isinstance(each[1], DTensor))
         self._hooked |= {name: None for name, each in shards if each._backward_hooks}
 

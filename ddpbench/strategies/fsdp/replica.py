@@ -120,9 +120,10 @@ def _shard(job: Job, model: nn.Module, options: FsdpOptions, mesh: DeviceMesh) -
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """Return, in order, all children with parameters of the model's outermost ModuleLists and Sequentials.
+    """Return, in order, the children of the model's outermost ModuleLists and Sequentials.
 
-    A child that is only a list or dict of modules, and so is never called, is replaced by its own children.
+    Children without parameters are left out. A child that is only a list or dict of modules is never called, so it is
+    replaced by its own children.
     """
     if isinstance(model, nn.ModuleList | nn.Sequential):
         return [block for child in model.children() for block in _called(child)]
@@ -130,7 +131,10 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def _called(module: nn.Module) -> list[nn.Module]:
-    """Return the module as a list if it has parameters. Replace a ModuleList or ModuleDict by its children."""
+    """Return the module in a list, or an empty list if it has no parameters.
+
+    A ModuleList or ModuleDict without a forward is replaced by its children.
+    """
     if isinstance(module, nn.ModuleList | nn.ModuleDict) and type(module).forward is nn.Module.forward:
         return [each for child in module.children() for each in _called(child)]
     return [module] if next(module.parameters(), None) is not None else []
@@ -173,7 +177,7 @@ class NotedCollective:
     """Time at which the last call ended."""
 
     def __init__(self, recorder: Recorder, number: int, ranks: int) -> None:
-        """Store the recorder. The `ranks` ranks that take part have the same `number`; other collectives don't."""
+        """Store the recorder. All `ranks` ranks that take part pass the same `number`, the bucket in records."""
         self.recorder: Recorder | None = recorder
         self._number, self._ranks = number, ranks
 
@@ -182,7 +186,7 @@ class NotedCollective:
         return torch.empty(*size, dtype=dtype, device=device)
 
     def noted(self, op: str, whole: torch.Tensor, call: Callable[[], dist.Work | None]) -> dist.Work | None:
-        """Call and record a blocking collective, and return its result. The recorded size is that of `whole`."""
+        """Call and record a blocking collective, and return its result. The recorded size is the size of `whole`."""
         if self.recorder is None:
             return call()
         start = self.recorder.mark()

@@ -52,7 +52,7 @@ def _ddp_options(options: Any) -> DdpOptions:
 
 
 class UserHook(BucketHook):
-    """Passes every bucket to a user's hook, except in the first `exact_steps` steps, which it averages itself."""
+    """Passes every bucket to a user's hook. In the first `exact_steps` steps it averages buckets without the hook."""
 
     def __init__(self, job: Job, strategy: _Hooks, state: Any, exact_steps: int) -> None:
         super().__init__(job)

@@ -108,7 +108,7 @@ class PipelineReplica(PieceReplica):
     ) -> Reducers:
         """Wrap the stage in DDP over the ranks that have the same stage in other pipelines. Return its `Reducers`.
 
-        `number` maps a bucket's number to one that no other stage uses.
+        `number` maps a bucket's number to a number that no other stage uses.
         """
         ddp = DistributedDataParallel(stage, process_group=across, **buffers_stay())
         hook = BucketHook(self.job, among=across, number=number) if self.job.recorder.active else None
@@ -192,8 +192,8 @@ class NotedStage(CheckedStage):
     pipelines, and torch's own work.
 
     During a step only times are stored, with one call of a Python function per computation or sent message. The records
-    are made later. The reason is that time which a stage spends between two computations delays all stages, and that
-    each function call at that point takes microseconds, because the computation has displaced the caches. Nothing is
+    are made later, because any time that a stage spends between two computations delays all stages. After a
+    computation, each function call takes microseconds, because the computation has displaced the caches. Nothing is
     stored for a received message: torch requests it right after the previous operation, and it has arrived when the
     computation that needs it starts. (GPipe requests its first gradient only once its activations are sent; no
     neighbour has a gradient before that.)
@@ -225,10 +225,7 @@ class NotedStage(CheckedStage):
         self._pipeline, self._pipelines, self._reducers = pipeline, pipelines, reducers
 
     def begin(self, recorder: Recorder) -> None:
-        """Begin to record a step.
-
-        It must not be the first one, in which torch learns the shapes of received messages.
-        """
+        """Begin to record a step. Call this only after the first step, in which torch learns the messages' shapes."""
         if self._received is None:
             asked = (self.get_fwd_recv_ops, self.get_bwd_recv_ops) if self._notes_messages else ()
             self._received = {direction: sizes_of(ops_of(0)) for direction, ops_of in enumerate(asked)}

@@ -10,8 +10,8 @@ from ddpbench.strategies.post_local_sgd import PostLocalSgdOptions
 class PostLocalSgd(Strategy[PostLocalSgdOptions]):
     """torch's post-local SGD (Lin, Stich, Patel, Jaggi, ICLR 2020). Parameters are averaged once per `period` steps.
 
-    Buffers such as BatchNorm's statistics are not shared between ranks. Sending them in every step would cost the time
-    that averaging rarely saves.
+    Buffers such as BatchNorm's statistics are not shared between ranks. Sending buffers in every step would
+    cost the time that is saved by averaging parameters less often.
     """
 
     name = "post_local_sgd"

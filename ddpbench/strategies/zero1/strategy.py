@@ -11,7 +11,7 @@ class Zero1(Strategy[Zero1Options]):
     """Each rank has the optimizer state for a part of the parameters, updates this part and sends it to all ranks.
 
     This is stage 1 of Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models",
-    SC'20, except that parameters are not split, so one rank updates all of the largest parameter.
+    SC'20. But a parameter is not split here, so one rank updates the entire largest parameter.
     """
 
     name = "zero1"

@@ -12,7 +12,7 @@ class AccelerateOptions(OverDdpOptions, extra="forbid", frozen=True):
 
 
 class Accelerate(OverDdp[AccelerateOptions]):
-    """`accelerator.prepare(model, optimizer)`, `accelerator.backward(loss)`, `accelerator.accumulate(model)`.
+    """Training with `accelerator.prepare(model, optimizer)`, `backward(loss)` and `accumulate(model)`.
 
     The loop is ddpbench's. `prepare(dataloader)` is left out: batches come from ddpbench's sampler, so that every
     strategy trains on the same samples in the same order. Accelerate's trackers and checkpoints are off, as by default.

@@ -16,7 +16,7 @@ from ddpbench.strategies.frameworks.process_state import unchanged
 from ddpbench.strategies.trees import chunk
 
 COMPILED_OPS = {"deepspeed_shm_comm": False}
-"""Operations of DeepSpeed that this machine can compile, as DeepSpeed's own table lists them. None can be compiled."""
+"""Replacement for DeepSpeed's table of operations that this machine can compile. It says that none can be compiled."""
 
 
 def settings_of(job: Job, options: DeepSpeedOptions) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def settings_of(job: Job, options: DeepSpeedOptions) -> dict[str, Any]:
 class DeepSpeedReplica(Replica):
     """A model in DeepSpeed's engine.
 
-    Under stages 1 and 2, the model's parameters become slices of a flat tensor, also after `close`.
+    Under stages 1 and 2, the model's parameters become slices of a flat tensor. They stay slices after `close`.
     """
 
     def __init__(self, job: Job, options: DeepSpeedOptions) -> None:

@@ -13,7 +13,7 @@ def environment_of(job: Job) -> Any:
     """Return a Lightning ClusterEnvironment for ranks that ddpbench has started.
 
     It describes each rank as a node with one device, so that Lightning neither reorders ranks nor assigns devices.
-    Lightning's own environments would look for a rendezvous address, and one of them deletes WORLD_SIZE at its end.
+    Lightning's own environments would look for a rendezvous address. One of these environments also deletes WORLD_SIZE.
     """
     environments: Any = imported("lightning", "lightning.fabric.plugins.environments")
 
@@ -48,7 +48,7 @@ def environment_of(job: Job) -> Any:
 
 
 def arguments_of(job: Job, strategy: Any, *, autocast: bool) -> dict[str, Any]:
-    """Return the arguments that are common to Trainer and Fabric. `strategy` is a DDPStrategy for one of them.
+    """Return the arguments that are common to Trainer and Fabric. `strategy` is the DDPStrategy of either.
 
     Also turn off Lightning's messages that are less severe than warnings, for example about devices, modes and tips.
     """

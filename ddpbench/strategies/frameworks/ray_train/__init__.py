@@ -11,7 +11,7 @@ from ddpbench.units import Unit
 
 
 class RayTrainOptions(BaseModel, extra="forbid", frozen=True):
-    """Options that `prepare_model` gives DDP (`parallel_strategy_kwargs`), with DDP's defaults, and accumulation."""
+    """Options that `prepare_model` passes to DDP, with DDP's defaults, and the option `accumulate`."""
 
     gradient_as_bucket_view: bool = False
     """Let gradients share the memory of DDP's buckets instead of copying them."""

@@ -18,7 +18,7 @@ _MOST_ADDRESS = 64
 """Largest size of an address and a port as JSON, in bytes."""
 
 _made: dict[tuple[Any, ...], Any] = {}
-"""This process's only TensorFlow strategy. Its key is the arguments that it was made with."""
+"""This process's only TensorFlow strategy. The key has the arguments with which the strategy was made."""
 
 
 def quiet_tensorflow() -> Any:
@@ -48,7 +48,10 @@ def mirrored(replicas: int, *, threads: int, cross_device_ops: str) -> Any:
 
 
 def multi_worker(rank: int, ranks: int, *, threads: int, implementation: str, bytes_per_pack: int) -> Any:
-    """Return this rank's `MultiWorkerMirroredStrategy`, later calls the same object. All ranks call this together."""
+    """Return this rank's `MultiWorkerMirroredStrategy`. All ranks call this together.
+
+    Later calls return the same object.
+    """
 
     def make() -> Any:
         tf = quiet_tensorflow()

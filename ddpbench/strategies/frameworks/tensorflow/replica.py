@@ -24,11 +24,11 @@ class TfReplica(Replica):
     A timed step is one tf.function, as in TensorFlow's guides: `gradients_of` only takes the batch, and `apply` makes
     the full step, after which the loss is known. Instrumented steps run the step in parts, so that each can be timed.
 
-    A caller that asks for gradients between these two calls, as the proof does, gets them from the same computation in
-    parts. Then `apply` still makes the full step. So the proof covers the full step: its update must equal what torch's
+    The proof asks for gradients between `gradients_of` and `apply`. These gradients come from the same computation in
+    parts, and `apply` still makes the full step. So the proof covers the full step: its update must equal what torch's
     optimizer computes from the proved gradients.
 
-    Copying a batch from torch's memory to TensorFlow's devices counts as `data`.
+    Copying a batch from torch's memory to TensorFlow's devices is recorded as `data`.
     """
 
     notes_update = True
@@ -159,7 +159,7 @@ class TfReplica(Replica):
         """Return the batch's gradients by variable, summed over all replicas. The first call in a step computes them.
 
         Raises:
-            RuntimeError: `gradients_of` was not called, or `apply` has made the step.
+            RuntimeError: `gradients_of` was not called, or `apply` has already made the step.
         """
         if self._batch is None:
             raise RuntimeError("gradients exist only between gradients_of() and apply()")
@@ -234,7 +234,7 @@ class TfReplica(Replica):
 
 
 def keras_sgd(optimizer: torch.optim.Optimizer) -> Any:
-    """Return Keras' SGD with the settings of torch's.
+    """Return Keras' SGD with the settings of torch's SGD.
 
     With momentum m, torch computes v = m v + g and w -= lr v, but Keras v = m v - lr g and w += v. Both are the same
     while the learning rate is constant. Weight decay differs: torch adds it to the gradient, Keras subtracts it from
