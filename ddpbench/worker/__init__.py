@@ -1,1 +1,1 @@
-"""Processes started as `python -m ddpbench.worker`: ranks, slots (which another launcher starts), the fork server."""
+"""Processes started as `python -m ddpbench.worker`: the fork server, ranks, and the slots of an external launcher."""

@@ -20,7 +20,7 @@ _MOMENTS = {
 }
 """Map from words of the agent's log lines to the middle part of the environment variable that each sets.
 
-A stop counts only after a noticed failure, because an agent that is just starting has nothing to stop.
+The time of a stop is stored only after a noticed failure, because an agent that is just starting has nothing to stop.
 """
 
 

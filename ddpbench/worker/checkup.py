@@ -68,7 +68,7 @@ def _facts() -> dict[str, Any]:
 
 
 def _mpi() -> tuple[str | None, str]:
-    """Return the version of the MPI library that ranks would use, and `""`; without one, return None and the reason."""
+    """Return the MPI library's version and `""`. If ranks cannot use an MPI library, return None and the reason."""
     from ddpbench.errors import MachineError
     from ddpbench.worker.mpi.library import checked_version
 

@@ -20,9 +20,9 @@ from ddpbench.guard import adopt_orphans, descendants, die_with_parent, kill_all
 from ddpbench.machine.ports import free_port
 
 LAST_CALL_S = 5
-"""Time that nodes wait for further nodes once the minimum has joined, if nodes come and go, in seconds.
+"""Time in seconds that nodes wait for further nodes once the minimum number of nodes has joined.
 
-torchrun's default is 30.
+It has an effect only if the number of nodes may vary. torchrun's default is 30.
 """
 _LOOK_S = 0.01
 _END_S = 5.0

@@ -101,7 +101,7 @@ class SlotPlace:
 
 
 def _variables(env: Mapping[str, str], names: Sequence[str]) -> dict[str, int]:
-    """Return the values of the variables `names` as numbers, leaving out MASTER_ADDR, which is only checked.
+    """Return the values of the variables `names` as numbers. MASTER_ADDR is checked, but left out of the result.
 
     Raises:
         ValueError: a variable is missing, not a number, or out of range, or MASTER_ADDR is a name that no host can

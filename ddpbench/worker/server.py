@@ -18,7 +18,7 @@ over an inherited socket, as one JSON object per line:
                                  "cpu_s": CPU time of the rank and of its orphaned children that have ended since
                                  the last reported exit}
                                 {"event": "refused", "reason": ..., "imported": whether imports for this case are the
-                                 reason, so that a server whose ranks make these imports could serve the case}
+                                 reason; then a server whose ranks make these imports can serve the case}
 
 The server ends when the socket is closed. A guard process is its parent, see `ddpbench.guard`.
 """
@@ -142,7 +142,7 @@ def _assert_forkable(*, imported: bool = False) -> None:
 
 
 class _Forked(NamedTuple):
-    """A forked process: the number of its launch's page, and its rank, -1 for a probe."""
+    """A forked process. `lane` is the number of its launch's page. `rank` is its rank, or -1 for a probe."""
 
     lane: int
     rank: int
@@ -296,7 +296,10 @@ class ForkServer:
         self._send(event="started", pids=[pid])
 
     def _begin(self, lane: int) -> None:
-        """Prepare for a launch, and forget its page's earlier ranks that did not end even when killed."""
+        """Prepare for a launch on page `lane`.
+
+        If ranks of an earlier launch on this page did not end even when killed, the server forgets them.
+        """
         self._ranks = {pid: forked for pid, forked in self._ranks.items() if forked.lane != lane}
         if not self._ranks:
             self._traces.keep()

@@ -100,7 +100,7 @@ RANKS_NEED = (
 def import_for(case: Case) -> None:
     """Import all modules that a rank of this case needs, so that nothing is imported later while times are measured.
 
-    A failed import is ignored here, because the strategy reports it better when it is used.
+    A failed import is ignored here, because the strategy reports the failure better when the rank uses the strategy.
     """
     from ddpbench.strategies import TABLE, early_imports, load_strategy
 

@@ -16,7 +16,7 @@ from ddpbench.worker.place import JobPlace
 from ddpbench.workloads import is_import_path
 
 STORE_AT = "DDPBENCH_STORE_AT"
-"""Variable with the address of the slots' store. MASTER_ADDR and MASTER_PORT then name one launch's rendezvous."""
+"""Variable with the address of the slots' store, set if MASTER_ADDR and MASTER_PORT are one launch's rendezvous."""
 _MASTER = ("MASTER_ADDR", "MASTER_PORT")
 _USER_MEETS = "the user's code meets at"
 

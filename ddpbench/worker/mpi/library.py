@@ -21,7 +21,7 @@ _SEGMENTS = "/dev/shm/mpich_shm_"
 
 @cache
 def load() -> Any:
-    """Return mpi4py's module `MPI`. It loads the MPI library without starting MPI.
+    """Return mpi4py's module `MPI`. Importing the module loads the MPI library, but does not start MPI.
 
     Raises:
         MachineError: no MPI library is installed, or mpi4py cannot load it.
@@ -118,7 +118,7 @@ _KEPT: list[Any] = []
 
 
 def _memory() -> str:
-    """Return a text from the boot ID and /dev/shm's device; it is equal on all ranks that share memory."""
+    """Return a text that is equal on all ranks that share memory. It consists of the boot ID and /dev/shm's device."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     try:
         return f"{boot}/{Path('/dev/shm').stat().st_dev}"
@@ -138,7 +138,10 @@ def _forget_segments() -> None:
 
 
 STRAY_S = 60
-"""Age in seconds above which unmapped shared memory counts as left by ranks that were killed while MPI started."""
+"""Age in seconds above which MPI's shared memory is removed if no process has mapped it.
+
+Ranks that were killed while MPI started leave such memory behind.
+"""
 
 
 def _forget_strays() -> None:

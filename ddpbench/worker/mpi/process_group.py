@@ -304,7 +304,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
 
 
 class _Call(Work):
-    """A queued call as torch's `Work`. Its `wait` raises the call's error; that of torch's own `Work` does not."""
+    """A queued call as torch's `Work`. Its `wait` raises the call's error, unlike `wait` of torch's own `Work`."""
 
     def __init__(self, future: torch.futures.Future[Any]) -> None:
         super().__init__()
@@ -322,7 +322,7 @@ class _Call(Work):
 
 
 class _MpiMessage(Work):
-    """A point-to-point message as torch's `Work`. MPI makes progress on it only while its ranks are in MPI calls."""
+    """A point-to-point message as torch's `Work`. MPI transfers the message only while both ranks are in MPI calls."""
 
     def __init__(self, request: Any, tensor: torch.Tensor, mpi: Any) -> None:
         super().__init__()

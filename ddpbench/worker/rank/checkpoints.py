@@ -35,7 +35,7 @@ class CheckpointError(Exception):
 class Saver:
     """Writes and times one rank's part of a launch's checkpoints.
 
-    Either all ranks share one folder, or the ranks of each node share one.
+    Either all ranks share one folder, or each node has a folder that its ranks share.
     """
 
     model: torch.nn.Module
@@ -122,7 +122,7 @@ class Saver:
     def _plain(self, path: Path) -> int | None:
         """Save as most training scripts do: rank 0 writes, and the other ranks wait.
 
-        Return the time in nanoseconds on rank 0, and None on the others.
+        Return the time in nanoseconds on rank 0, and None on the other ranks.
         """
         start_ns = self.clock.now()
 
@@ -161,7 +161,8 @@ class Saver:
     def _dcp(self, path: Path) -> int:
         """Save by torch's distributed checkpoints (DCP), which all ranks call. Return the time (nanoseconds).
 
-        Tensors that all ranks hold are divided among the ranks by DCP, so that each is written once.
+        If all ranks hold the same tensors, DCP divides these tensors among the ranks, so that each tensor is written
+        once.
 
         Raises:
             CheckpointError: the checkpoint could not be written.

@@ -17,7 +17,7 @@ from ddpbench.strategies import Replica
 EVALUATION_SHARE = 0.25
 """Time spent on timed evaluation, divided by the time of the timed training steps."""
 BLOCKS = 4
-"""Number of blocks into which the evaluation's time is divided, or fewer (`MIN_BLOCKS` at least) if steps are slow."""
+"""Number of timed blocks in an evaluation. If steps are slow, there are fewer blocks, but at least `MIN_BLOCKS`."""
 MIN_BLOCKS = 2
 WARM_UP_STEPS = 3
 

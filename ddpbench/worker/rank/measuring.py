@@ -147,7 +147,7 @@ class Measurement:
         return warmup.step_ns
 
     def _time_steps(self, warm_step_ns: float) -> tuple[int, float]:
-        """Time the blocks of steps that count.
+        """Train and time the launch's timed blocks.
 
         Return the total time of all blocks, and the time per step in the last block (nanoseconds).
         """
@@ -189,8 +189,8 @@ class Measurement:
     def _instrument_steps(self, *, wanted: int) -> None:
         """Train at least `wanted` steps with a new replica that records the steps' spans and transfers.
 
-        If transfers between ranks cannot be timed, record no steps, because a list without transfers would claim that
-        there are none.
+        If transfers between ranks cannot be timed, record no steps. A record without transfers would look as if the
+        ranks had sent nothing.
         """
         self._heartbeat.enter("instrumented steps")
         if self._distributed and not _times_transfers(self._case):
@@ -291,9 +291,9 @@ class Measurement:
 
 
 def _offered(turn: Turn | None, control: Control, heartbeat: Heartbeat, *, meet: bool) -> int:
-    """Wait until all ranks have finished their steps, then let the other launch run. Return the time it took (ns).
+    """Wait until all ranks have finished their steps, then let the interleaved launch run. Return the wait (ns).
 
-    Only rank 0 has a `turn`. On the others the time is 0. The watchdog gets heartbeats meanwhile.
+    Only rank 0 has a `turn`; on the other ranks, the returned wait is 0. The watchdog gets heartbeats during the wait.
     """
     control.agree(0)
     if turn is None:
@@ -306,9 +306,9 @@ def _offered(turn: Turn | None, control: Control, heartbeat: Heartbeat, *, meet:
 
 
 def _warm_again(loop: StepLoop, recorder: StepRecorder, stepper: Stepper) -> Block:
-    """Train a new replica until its one-time work is done, then two steps more. Return all steps as a warm-up block.
+    """Train a new replica until its one-time work is done, and two more steps. Return all steps as a warm-up block.
 
-    The recorder forgets these steps.
+    The recorder discards its records of these steps.
     """
     clock, more = stepper.clock, 2
     clock.anchor()

@@ -1,7 +1,7 @@
 """Measure a workload's profile in a separate process: a step's spans, and when gradients become ready.
 
 Noting when a gradient is ready costs time, so steps with and without notes alternate. Spans come from steps without
-notes. From each gradient's time, the cost of the notes before it is subtracted.
+notes. The cost of earlier notes is subtracted from the time of each gradient.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from ddpbench.worker.verify.inspection import error_in_words
 from ddpbench.workloads.profile import Parameter, Profile, Provenance, Seconds
 
 WARMUP_S = 10.0
-"""Nominal measured time in seconds, from which the warm-up's length follows.
+"""Measured time in seconds that is passed to `warm_up`.
 
-The warm-up lasts at most a fifth of it (`ddpbench.measure.blocks.WARMUP_SHARE`), or three blocks of steps.
+The length of the warm-up depends on this time, as described at `ddpbench.measure.blocks.warm_up`.
 """
 LEAST_STEPS = 30
 ENOUGH_S = 5.0
-"""If no number of steps is given, measure for this many seconds, but at least `LEAST_STEPS`, at most `MOST_STEPS`."""
+"""Time to measure in seconds if no number of steps is given; from `LEAST_STEPS` to `MOST_STEPS` steps are made."""
 MOST_STEPS = 1000
 BLOCK_S = 0.4
 """Approximate time in seconds after which the clock's marks are resolved."""
@@ -96,7 +96,10 @@ class Profiler:
         return warm.step_ns / 1e9
 
     def block(self, pairs: int) -> None:
-        """Measure `pairs` pairs of steps, one step with notes and one without. An uncounted step comes first."""
+        """Measure `pairs` pairs of steps. Each pair has a step with notes and one without.
+
+        Before the pairs, one step is made that is not measured.
+        """
         self._clock.anchor()
         notes: list[list[tuple[int, Mark]] | None] = []
         self._step(-1)
@@ -224,7 +227,7 @@ def interval(values: Sequence[float], end: float = math.inf) -> Seconds:
 
 
 def measure(training: Training, steps: int | None) -> Profile:
-    """Measure the profile of a case's workload in `steps` steps without notes, or for about `ENOUGH_S` if None.
+    """Measure the profile of a case's workload in `steps` steps without notes; if None, for about `ENOUGH_S`.
 
     Raises:
         UnprofiledError: the workload makes its own steps, or a parameter got no gradient in some step.

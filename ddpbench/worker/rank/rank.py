@@ -56,7 +56,7 @@ _OF_FEATURES = loaded("rank")
 
 
 class SharedCodeError(Exception):
-    """A module was imported from outside the code of this side of a comparison; the message says which."""
+    """A module was imported from outside the code of this side of a comparison. The message names the module."""
 
 
 class Rank:

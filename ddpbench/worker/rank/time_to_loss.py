@@ -21,7 +21,10 @@ from ddpbench.worker.training.precision import precision_of
 from ddpbench.worker.training.training import StepLoop, Training, gather_number, gather_numbers
 
 GROUP_S = 0.25
-"""Approximate time in seconds after which ranks agree on whether to continue, long enough to disturb few steps."""
+"""Approximate time in seconds after which ranks agree on whether to continue.
+
+If ranks agreed more often, more steps would be disturbed.
+"""
 LEAST_STEPS = 10
 MOST_STEPS = 100
 """Largest number of steps that ranks train before they agree on whether to continue."""
@@ -40,7 +43,7 @@ def train_to(
 
     `batches` yields the rank's batches from the first one on. Within a group, ranks only train and record times, and
     losses stay on the device. Between groups, rank 0 decides for all ranks whether to continue. If the loss becomes NaN
-    or infinite, training ends without the group in which that happened.
+    or infinite, training ends, and no record of that group is yielded.
     """
     case, processes = training.case, training.place.processes
     precision = precision_of(case.precision, training.device)  # fp16's loss scale restarts

@@ -1,7 +1,7 @@
 """Run a launch's N ranks by Ray Train's TorchTrainer: `python -m ddpbench.worker.ray N RUN_DIR CASE_ID ROUND`.
 
-Each launch starts its own Ray on this machine. A guard process is the parent of this process and ends Ray's servers and
-all their children when this process ends, however it ends.
+Each launch starts its own Ray on this machine. The parent of this process is a guard process. When this process ends
+for any reason, the guard ends Ray's servers and all their children.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SETTINGS = {
     # A busy machine may need longer than Ray's default of a minute; the watchdog ends a launch that hangs.
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "600",
 }
-"""Environment variables for Ray. Those that the environment already sets are left as they are."""
+"""Environment variables for Ray. Variables that are already set keep their values."""
 
 
 def main() -> None:

@@ -143,7 +143,8 @@ def _launcher_check() -> Callable[[], None]:
 def _meet(place: SlotPlace, lives: Callable[[], None], key: bytes) -> Meeting:
     """Connect to the store and return the connection.
 
-    torch's log is off while torch is imported, because it would report every wait for a key.
+    torch's C++ log is switched off in this process, because torch would report every wait for a key. If the environment
+    sets TORCH_CPP_LOG_LEVEL, the log is left as it is.
     """
     quiet = "TORCH_CPP_LOG_LEVEL" not in os.environ
     if quiet:

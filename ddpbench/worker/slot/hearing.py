@@ -12,11 +12,11 @@ from ddpbench.worker.slot.roster import Seat
 LOST_S = 20.0
 """Seconds without a report after which a slot with a running rank counts as lost, perhaps with its node."""
 LOST_BEFORE_S = 40.0
-"""Seconds without a report after which a slot that has no rank yet counts as lost. It may wait for a file system."""
+"""Like `LOST_S`, for a slot that has no rank yet. It is longer because such a slot may wait for a file system."""
 _AWAY_S = 5.0
-"""Seconds without a call of `note` after which this process itself must have been stopped.
+"""If `note` was not called for this many seconds, this process itself must have been stopped.
 
-Silence of the others is then counted from now.
+The time since the other slots' last reports then starts again from zero.
 """
 NOTHING_TOLD = {"tick": -1}
 """State used for a slot that has not reported yet."""

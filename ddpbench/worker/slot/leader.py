@@ -2,7 +2,7 @@
 
 The plan gives the order: proofs first, then round after round until the time `budget.total` is spent, at most
 `rounds_max` rounds. The leader does not stop early when confidence intervals are narrow, because rank-side code
-computes no statistics; the report shows their width.
+computes no statistics. The report shows the intervals' width.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class Leader:
         )
 
     def _gather(self, directory: LaunchDir, job: int, states: Sequence[dict[str, Any]]) -> None:
-        """Write the files sent by ranks with separate disks; wait until other ranks' records are on the shared disk."""
+        """Write the files sent by ranks on separate disks. Wait for the other ranks' records on the shared disk."""
         for rank, state in enumerate(states):
             if parts := state.get("files"):
                 for name, path in (("records", directory.records(rank)), ("log", directory.log(rank))):

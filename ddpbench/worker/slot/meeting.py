@@ -118,11 +118,14 @@ class Meeting:
         self.seals.begin_job(json.dumps([[card["rank"], card["fresh"]] for card in cards]).encode())
 
     def stop(self, why: str, code: int) -> None:
-        """Tell all slots to stop, and why. If another slot has already done this, its cause counts; do nothing."""
+        """Tell all slots to stop, and why. Do nothing if another slot has already told them to stop."""
         self.put_first("stop", {"why": why[:_LONGEST_WHY], "code": code})
 
     def leave(self, timeout_s: float) -> None:
-        """Announce that this slot leaves. If it serves the store, wait up to `timeout_s` for the others to leave."""
+        """Announce that this slot leaves.
+
+        If this slot serves the store, wait up to `timeout_s` seconds until all other slots have left.
+        """
         with contextlib.suppress(MeetingGoneError):
             self.put(f"bye/{self.place.rank}", {})
         if not self.serves:
@@ -232,8 +235,9 @@ def _opened_store(
 def _listener(place: SlotPlace) -> socket.socket | None:
     """Return a socket that listens on MASTER_ADDR's network interface, or None to let torch listen on all interfaces.
 
-    None is returned if this host resolves MASTER_ADDR to an address that other hosts cannot use. That may be a loopback
-    address, which some systems list for their own name in /etc/hosts, or an address that no interface of this host has.
+    None is returned if this host resolves MASTER_ADDR to an address that other hosts cannot use. For example, some
+    systems list a loopback address for their own name in /etc/hosts. The address may also belong to no interface of
+    this host.
     """
     try:
         found = resolve(place.master_addr, place.master_port)

@@ -1,4 +1,4 @@
-"""The messages between slots, as a schema for each key in the store. Other messages are refused.
+"""Schemas of the messages between slots, one for each key in the store. Messages that do not fit are refused.
 
 No message contains settings of a case, a path or an environment. A slot takes these from its own copy of the plan.
 """

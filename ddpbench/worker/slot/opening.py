@@ -142,9 +142,10 @@ def _identify(slot: Slot, plan: StoredPlan) -> None:
 
 
 def _cores_counted(machine: dict[str, Any]) -> dict[str, Any]:
-    """Return `machine` with each node's cores replaced by their number, because a queue gives each job different cores.
+    """Return `machine` with each node's cores replaced by their number.
 
-    The nodes' numbers of slots are sorted, because the order of the nodes depends on their cores.
+    A batch queue gives each job different cores, so the cores themselves are left out. The nodes' numbers of slots are
+    sorted, because the order of the nodes depends on their cores.
     """
     identity = dict(machine["identity"])
     cores = identity.get("cores")
@@ -187,7 +188,7 @@ def settled_plan(slot: Slot, plan: StoredPlan) -> tuple[StoredPlan, dict[str, Tr
 
 
 def _taken(slot: Slot, plan: StoredPlan, cases: tuple[PlannedCase, ...]) -> StoredPlan:
-    """Return the plan with these cases, and write it to plan.json if they differ from the plan's own."""
+    """Return the plan with these cases, and write it to plan.json if these cases differ from the plan's own."""
     if cases == plan.cases:
         return plan
     for sentence in set(sentences(cases)) - set(sentences(plan.cases)):

@@ -25,7 +25,7 @@ from ddpbench.worker.slot.roster import Seat, members_of, stands
 from ddpbench.worker.slot.slot import BEAT_S, Slot, processes_of
 
 _LOG_TAIL_BYTES = 1 << 16
-"""Number of bytes from the end of a rank's log that are sent to the leader if their directories are separate."""
+"""Number of bytes from the end of a rank's log that are sent to a leader with a separate run directory."""
 
 
 class OwnRank:

@@ -28,7 +28,7 @@ _MUST_AGREE = {
     "experiment": "experiment.toml, digest",
     "plan": "plan.json, digest",
 }
-"""Fields that must be equal on all slots, with the name of each in messages."""
+"""Map from the fields that must be equal on all slots to the fields' names in messages."""
 _COPIES = ("code", "workloads", "experiment", "plan")
 
 
@@ -154,9 +154,9 @@ def _who(card: Card) -> str:
 def leading(cards: Sequence[Card]) -> int:
     """Return the rank of the leading slot, the first slot of the node whose directory has the most finished launches.
 
-    If several nodes have equally many, the lowest rank leads. If nodes have no common directory, a resumed run must be
-    led by the node that has the earlier records. Ranks don't show which node that is, because torchrun's c10d
-    rendezvous orders nodes differently each time.
+    If several nodes have equally many finished launches, the lowest rank leads. If nodes have no common directory, a
+    resumed run must be led by the node that has the earlier records. Ranks don't show which node that is, because
+    torchrun's c10d rendezvous orders nodes differently each time.
     """
     firsts = [members[0] for members in _by_node(cards)]
     return max(firsts, key=lambda card: (card.finished, -card.rank)).rank
@@ -259,7 +259,7 @@ def _gpus_needed(case: Case, processes: int, seat: Seat) -> int:
 
 
 def _sharing_gpus(members: Sequence[Seat]) -> str:
-    """Describe which slots would share a GPU; empty if none would, or if it is unknown."""
+    """Describe which slots would share a GPU; empty if no slots would, or if this is unknown."""
     known = Counter((one.host, one.gpu) for one in members if one.gpu)
     host, count = next(((host, count) for (host, _), count in known.items() if count > 1), ("", 0))
     return f"{count} slots of {host} would use the same one" if count else ""

@@ -1,12 +1,13 @@
-"""Authentication of values in the store, which shows that a slot of this job wrote them. Needs no torch.
+"""Authentication of values in the store, to prove that a slot of this job wrote them. This module needs no torch.
 
-A sealed value is a header, then the value. The header names the key, counts the writer's values and authenticates all
-of it:
+A sealed value is a header, then the value. The header has the authentication key's id, a counter of the writer's
+values, and an HMAC:
 
     1 <key's id> <counter> <HMAC-SHA256 of scope, store key, counter and value> <value>
 
 Each job derives its own key from the common key and random numbers of all slots. A value is refused if it was written
-in a different job, under a different name, or before the last value read.
+in a different job or for a different store key. A value is also refused if it is older than the last value that was
+read under this store key.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ class Seals:
         self._job_key = _mac(self._key, b"job" + hashlib.sha256(agreed).digest())
 
     def secret(self, launch: str) -> str:
-        """Return a secret for a launch of this job, the same in all slots; empty if others may know it."""
+        """Return a secret for a launch of this job, the same in all slots; empty if other users may know the key."""
         assert self._job_key is not None  # ranks start after the slots have agreed
         return _mac(self._job_key, b"launch " + launch.encode()).decode() if self.private else ""
 
     def seal(self, name: str, value: bytes, *, any_job: bool = False) -> bytes:
         """Return `value` with its authentication header, for the store key `name`.
 
-        Set `any_job` if slots that have not called `begin_job` yet must be able to read it.
+        Set `any_job` if slots that have not called `begin_job` yet must be able to read the value.
         """
         self._written += 1
         counter = b"%016x" % self._written
@@ -77,7 +78,7 @@ class Seals:
 
         Raises:
             OtherKeyError: the value was sealed with a different key.
-            StrangerError: no slot of this job has written the value, or it is older than the last one read.
+            StrangerError: no slot of this job has written the value, or the value is older than the last one read.
         """
         head = _HEAD.match(sealed[:_HEAD_BYTES]) if len(sealed) <= _HEAD_BYTES + MAX_BYTES else None
         if head is None:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 BEAT_S = 1.0
 """Longest time between two reports of a slot whose rank runs, in seconds."""
 QUICK_POLL_S = 0.02
-"""Time between two checks of the leader while nothing is measured, in seconds."""
+"""Time between two checks by the leader while nothing is measured, in seconds."""
 LEADER_LOST_S = START_TIMEOUT_S + 60.0
 _SHARED_TRIES = 5
 
@@ -119,7 +119,7 @@ class Slot:
 
     @property
     def _start_s(self) -> float:
-        """Maximum time from a slot's connection to the store until it has started (seconds)."""
+        """Maximum time from a slot's connection to the store until the slot has started (seconds)."""
         return min(START_TIMEOUT_S, self.meeting.join_s)
 
     def _gather(self) -> None:
@@ -224,7 +224,7 @@ class Slot:
         return next(one for one in self.seats if one.rank == self.place.rank)
 
     def begin_round(self, number: int, envs: Sequence[Mapping[str, str]], *, fresh: bool) -> None:
-        """Ensure that fork servers run for all environments of the round, and report the time it took.
+        """Ensure that fork servers run for all environments of the round, and report the time that they took to start.
 
         If `fresh`, earlier servers are replaced, because all ranks forked from one server share its address layout.
         """
@@ -234,7 +234,7 @@ class Slot:
         self.tell(job=number, ready_s=round(started_s, 3))
 
     def server(self, env: Mapping[str, str]) -> ServerProcess:
-        """Return the fork server for an environment, and start it on the first call."""
+        """Return the fork server for an environment. Start it on the first call, or again if it has ended."""
         key = json.dumps(dict(env), sort_keys=True)
         if key not in self._servers or not self._servers[key].alive:
             log = self.run.path / f"server-{self.place.rank:05d}.log"

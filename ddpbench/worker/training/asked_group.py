@@ -38,9 +38,9 @@ class Asked:
 def formed_when_asked(device: torch.device) -> Iterator[Asked]:
     """Form a process group of this rank alone as soon as the enclosed code asks for a group and there is none.
 
-    If a user's code calls `is_initialized`, even through a library, that also counts as asking, because such code would
-    exchange values if there were a group. If torch's or ddpbench's own code calls `is_initialized`, the result is False
-    until a group is formed.
+    A call of `is_initialized` by a user's code, even through a library, also counts as asking. Such code would exchange
+    values if there were a group. If torch's or ddpbench's own code calls `is_initialized`, the result is False until a
+    group is formed.
     """
     asked = Asked()
 
@@ -110,8 +110,8 @@ def _package_of(frame: FrameType) -> str:
 def first_of_two() -> Iterator[None]:
     """Replace the default process group by one in which this process is rank 0 of two and rank 1 is missing.
 
-    Collectives return immediately and leave the tensors that they should fill unchanged. After the context there is no
-    default group.
+    Collectives return immediately and do not write to their output tensors. At its end, the context destroys this group
+    and does not restore the earlier one.
     """
     from torch.testing._internal.distributed.fake_pg import FakeStore
 

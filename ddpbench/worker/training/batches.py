@@ -63,7 +63,7 @@ def make_loader(
 
 
 def worker_settings(case: Case, cores: tuple[int, ...]) -> dict[str, Any]:
-    """Return the arguments of DataLoader that set its worker processes, which run on `cores`, and pinned memory."""
+    """Return the DataLoader's arguments for pinned memory and for worker processes, which run on `cores`."""
     workers = case.loader_workers
     if workers:
         # Workers are forked from a separate server process of the rank; otherwise each would import torch.
@@ -101,7 +101,8 @@ def endless(
     """Yield batches on `device` endlessly. Each pass reshuffles the data in the same way on all ranks (`set_epoch`).
 
     Tensors are cast to `dtype` (`trees.cast_type`), or keep their type if `dtype` is None. If `size` is given, every
-    batch must have that many samples, counted by `count`, except that a smaller batch at the end of a pass is skipped.
+    batch must have that many samples, as counted by `count`. Only the last batch of a pass may be smaller, and is then
+    skipped.
 
     `on_pass` gets the number of steps in each finished pass, `on_batch` the number of steps begun in the current pass,
     and `on_cast` the original type of each tensor that is cast.

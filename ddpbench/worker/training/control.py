@@ -39,9 +39,11 @@ class GroupControl:
 def meet(case: Case, place: JobPlace, *, uses_backend: bool, device: torch.device) -> Control:
     """Form the process groups that this case needs, and return the `Control` through which ranks agree.
 
-    The default group has the case's backend, and only the strategy uses it. If a launcher such as Ray has already
-    formed the default group, that group is kept. If the user's code has formed it during import, it is kept if it fits
-    the case, and otherwise replaced.
+    If `uses_backend`, the default group has the case's backend, and only the strategy uses this group. Otherwise the
+    default group has the backend gloo, and ranks agree through it.
+
+    A default group that a launcher such as Ray has already formed is kept. A default group that the user's code formed
+    during import is kept if it fits a case without recovery, and is replaced otherwise.
 
     Raises:
         RuntimeError: the group that the launcher formed has other ranks or a different backend.
@@ -106,7 +108,7 @@ def _store(place: JobPlace) -> Store | None:
     """Return the store in which ranks meet, or None for torch's usual store at MASTER_ADDR and MASTER_PORT.
 
     A fork server's ranks meet in the file DDPBENCH_RENDEZVOUS. Ranks of slots use the slots' store, which serves all
-    launches. Their keys in it have the prefix DDPBENCH_STORE.
+    launches. Their keys in that store have the prefix DDPBENCH_STORE.
     """
     if file := os.environ.get("DDPBENCH_RENDEZVOUS"):
         return FileStore(file, place.processes)

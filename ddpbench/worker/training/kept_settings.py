@@ -17,8 +17,8 @@ from ddpbench.units import counted
 def settings_kept(case: Case, on_change: Callable[[str], None]) -> Iterator[None]:
     """Run the enclosed user's code, then restore the thread count, cores and variables that the case prescribes.
 
-    `on_change` is called with a sentence about each restored setting. Variables such as OMP_NUM_THREADS are restored
-    although they no longer affect this process, because loader workers that it starts would inherit them.
+    `on_change` is called with a sentence about each restored setting. Variables such as OMP_NUM_THREADS no longer
+    affect this process. They are restored because loader workers inherit them.
     """
     threads, cores = torch.get_num_threads(), os.sched_getaffinity(0)
     variables = {name: os.environ.get(name) for name in early_env(case)}

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _OWN = struct.Struct("<625I?d")
 """Layout of the state of `random`: words, position, and the second number of a Gaussian pair if still unused."""
 _NUMPYS = struct.Struct("<?624IQ?d")
-"""Layout of the state of NumPy's MT19937: whether NumPy has it, words, position, and an unused Gaussian number."""
+"""Layout of the state of NumPy's MT19937: whether there is a state, words, position, and an unused Gaussian number."""
 
 
 def seed_all(seed: int) -> None:
@@ -82,7 +82,7 @@ def noticing_draws() -> Iterator[Draws]:
 
 
 def random_bytes() -> torch.Tensor:
-    """Return the states of the CPU's generators and of this process's GPU as bytes, equally many on all ranks."""
+    """Return the states of the CPU's generators and of this process's GPU as bytes, the same number on all ranks."""
     _, words, left = random.getstate()
     packed = _OWN.pack(*words, left is not None, left or 0.0) + _packed_numpys()
     parts = [torch.get_rng_state(), torch.frombuffer(bytearray(packed), dtype=torch.uint8)]

@@ -70,7 +70,10 @@ class Training:
         self.samples = case.global_batch // dealt[1]
         """Samples in each batch of this process."""
         self.share = case.global_batch if place.processes == 1 else case.local_batch
-        """Number of a step's samples that count for this process. The sum over all ranks is the global batch."""
+        """Number of a step's samples that are attributed to this process, or 0 if it only serves parameters.
+
+        The sum over all ranks is the global batch.
+        """
         if place.rank < case.world_size - self.strategy.trainers(case.world_size):
             self.share = 0  # the first ranks only serve
         seed_all(case.seed)  # so that a user's object draws the same numbers on all ranks when it is made
@@ -205,7 +208,7 @@ class Training:
         return is_import_path(self.case.workload) and samples(batch) != self.samples
 
     def batch_bytes(self) -> int:
-        """Return the number of bytes to fetch for a batch. Like gradients, it is divided by the case's `shrink`."""
+        """Return the number of bytes to fetch for a batch, divided by the case's `shrink` as gradients are."""
         size = self.workload.sample_bytes
         whole = batch_bytes_of(next(self.batches())) if size is None else size * self.samples
         return max(1, whole // self.case.shrink)
@@ -217,8 +220,8 @@ class Training:
         """Check that passes over the data are equally long on all ranks, as far as the lengths are known at this time.
 
         Ranks repeat their data endlessly, so without this check they would not notice that another rank's data end
-        earlier. With `data = "memory"`, ranks may stop at different numbers of batches. So a rank whose length is
-        unknown is compared only with ranks whose length it has exceeded.
+        earlier. With `data = "memory"`, ranks may stop at different numbers of batches. So if a rank's length is
+        unknown, an error is raised only if the rank has already exceeded the shortest known length.
 
         Raises:
             ValueError: the lengths differ; raised on all ranks.

@@ -45,8 +45,8 @@ _TRAINS_OTHERS = (
     "requires_grad alike on all ranks"
 )
 LARGEST_DECIDED = 0.7
-"""Largest share, by norm, of updates' changes that rounding may decide if the rest is to prove anything: about half by
-square.
+"""Largest fraction, by norm, of the updates' changes that rounding may decide. If rounding decides more, the remaining
+changes prove too little. 0.7 is about half of the squared norm.
 """
 _DECIDED = "in this type, rounding decides most of what updates change: float64 proves the case"
 MOST_HALVINGS = 40
@@ -105,7 +105,7 @@ class Comparer:
         self._lost: Callable[[], str] = str
 
     def allow_for(self, replica: Replica) -> None:
-        """Widen tolerances if the strategy rounds transfers, and begin to watch what its steps leave out."""
+        """Widen the tolerances if `replica` rounds what it sends. Begin to watch what the replica's steps leave out."""
         self._lost = replica.watch_steps()
         if replica.unit_roundoff:
             self.tolerances.widen(replica.unit_roundoff)
@@ -125,9 +125,9 @@ class Comparer:
     def worst(self, own: Tensors, expected: Tensors) -> tuple[float, str]:
         """Return the largest relative error of any gradient of `own` on this rank, and that parameter's name.
 
-        If rounding may explain errors above the tolerance, rounding errors are measured once, and errors of that size
-        are allowed from then on. float64 must have proved the gradients before, because a step that is measured to be
-        sensitive could otherwise hide wrong gradients. All ranks must call this method together.
+        If rounding may explain errors above the tolerance, rounding errors are measured once. Errors of the measured
+        size are allowed from then on. Rounding is measured only if the case is also compared in float64, because a step
+        that is sensitive to rounding could otherwise hide wrong gradients. All ranks must call this method together.
         """
         found = self.tolerances.worst(own, expected)
         most = self.prover.agreed(found[0])
@@ -154,10 +154,12 @@ class Comparer:
 
         This rank's parameters changed from `before` to `own`, one process's parameters from `before` to `expected`.
         Return the result as a proof, whose note is `unchanged` if no parameter changed. `train` repeats one process's
-        training of a model in its initial state, and returns the model's parameters. It is used to measure rounding if
-        the error exceeds the tolerance and float64 has proved this comparison: errors of numbers that rounding explains
-        are then left out. `fault` returns why the comparison of a failed proof is meaningless, or `""`; by default,
-        gradients and updates of a class with a loss are examined.
+        training of a model in its initial state, and returns the model's parameters. If float64 has proved this
+        comparison and the error is between the tolerance and `NARROW_CHANGE_TOLERANCE`, `train` is used to measure
+        rounding. Numbers whose errors rounding explains are then left out of the comparison.
+
+        `fault` returns why the comparison of a failed proof is meaningless, or `""`. The default examines the gradients
+        and updates of the model, which must have a loss.
         """
         allowed = self.tolerances.change
         rounds = allowed is None or self.tolerances.rounds
@@ -286,7 +288,7 @@ class Comparer:
         return replace(proof, note=fault)
 
     def _unless_by_chance(self, proof: Proof) -> Proof:
-        """Return `proof`, but count a passed proof as not compared if it may have passed only through a model's fault.
+        """Return `proof`. If it passed, but perhaps only because of a fault of the model, return it as not compared.
 
         All ranks must call this method together.
         """
@@ -313,9 +315,9 @@ class Comparer:
         self.precision.update(replica)
 
     def unless_by_rank(self, proof: Proof, reference: torch.nn.Module) -> Proof:
-        """Return `proof`, but make a passed proof without a note a failure if updates differ between ranks.
+        """Return `proof`. A passed proof without a note becomes a failure if updates differ between ranks.
 
-        If they do, each rank was compared with a different reference. All ranks must call this method together.
+        If updates differ, each rank was compared with a different reference. All ranks must call this method together.
         """
         if (
             not proof.passed

@@ -59,7 +59,7 @@ class EachStep:
         self._most = ""
         """Name of the parameter with the largest error in later steps."""
         self._coarsest = 0.0
-        """Unit roundoff of roundings whose errors are as large as that parameter's; 0 if nothing is rounded."""
+        """Unit roundoff that would cause an error as large as that of parameter `_most`; 0 if nothing is rounded."""
         self._steps = 0
         self._compared = False
         self._worst: dict[str, Deviation] = {}
@@ -153,7 +153,10 @@ class EachStep:
                 yield proof
 
     def _as_if(self, coarse: float) -> str:
-        """Return a clause if `coarse`, the roundoff that errors suggest, exceeds the stated one; otherwise `""`."""
+        """Return a clause about the roundoff `coarse` if it exceeds the stated roundoff; otherwise `""`.
+
+        `coarse` is the roundoff that the errors suggest.
+        """
         stated = self._sent.roundoff
         if not stated < coarse < math.inf:
             return ""

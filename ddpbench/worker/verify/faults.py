@@ -22,9 +22,9 @@ UNSEEDED = (
     "draws from a random generator that no seed of torch, random or NumPy reaches, such as random.Random() or "
     "numpy.random.default_rng()"
 )
-"""Phrase, to follow "it", on why a model's results are not repeatable."""
+"""Reason why a model's results are not repeatable, as the end of a sentence that begins with "it"."""
 NOT_REPEATED = f"{UNSEEDED}, keeps state outside of the model, or has an operation that is not deterministic"
-"""Like `UNSEEDED`, if the cause is unknown."""
+"""Like `UNSEEDED`, for results whose exact cause is unknown."""
 _BY_RANK = (
     "model() returns different parameters on each rank, although all ranks are seeded alike: do not seed by rank "
     "in model(), or read a file that differs between ranks"
@@ -61,7 +61,7 @@ class Faults:
         self._of_exchange: str | None = None
 
     def watch(self, model: torch.nn.Module) -> None:
-        """Store which parameters the model trains now, because its steps may change that."""
+        """Store which parameters the model trains now, because its steps may freeze or thaw parameters."""
         self._watched.append((model, trained_names(model)))
 
     def trains_first(self, names: Iterable[str]) -> bool:
@@ -69,7 +69,7 @@ class Faults:
         return all(first.issuperset(names) for _, first in self._watched)
 
     def of_other_trained(self) -> str:
-        """Return a sentence if steps of a watched model freeze parameters or make others trainable; otherwise `""`.
+        """Return a sentence if steps of a watched model freeze parameters or make frozen ones trainable, or `""`.
 
         All ranks must call this method together.
         """
@@ -157,7 +157,7 @@ class Faults:
         return ""
 
     def _after_others(self, values: Tensors) -> float:
-        """Compare a shard's gradient with the same gradient after another shard's; return the largest relative error.
+        """Return the relative error of a shard's gradient if another shard's gradient is computed before it.
 
         The error is the largest of all ranks. Two shards are tried in both orders, because some state depends on the
         order: a running maximum changes only if the larger value comes second, and some state is set by the first batch

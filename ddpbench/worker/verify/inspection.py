@@ -61,14 +61,14 @@ class _UnfitError(Exception):
 ONE_PASS_S, ONE_PASS_BATCHES = 1.0, 1000
 """Limits on how long a loader that can be iterated over only once is tried: seconds, and number of batches."""
 STREAMS_S = 5.0
-"""Time limit for reading the first batch of the ranks' parts of a stream (s)."""
+"""Time limit for reading the first batch of every rank's part of a stream (s)."""
 
 
 def inspect_workload(case: Case, largest: Case | None = None) -> dict[str, Any]:
-    """Train a case's workload for a few steps on its local batch, and return facts about it.
+    """Train a case's workload for a few steps with the case's batch size, and return facts about the workload.
 
-    If the workload cannot be used, return `{"problem": sentence}` instead. If its data are a stream and `largest` is
-    given, each rank of that case must get a batch.
+    If the workload cannot be used, return `{"problem": sentence}` instead. If the data are a stream and the case
+    `largest` is given, each of that case's ranks must get a batch.
     """
     name = case.workload
     try:
@@ -436,7 +436,7 @@ def _dropped(reached: Sequence[set[str]], trains: Sequence[set[str]]) -> list[st
 
 
 def blocks_of(model: torch.nn.Module, dropped: Sequence[str]) -> list[str]:
-    """Return the names of those blocks of FSDP's sharding whose trained parameters are all in `dropped`."""
+    """Return the names of the blocks that FSDP shards as a unit and whose trained parameters are all in `dropped`."""
     from ddpbench.strategies.fsdp.replica import blocks  # slow to import, and rarely needed
 
     names = {id(module): name for name, module in model.named_modules()}

@@ -13,7 +13,7 @@ from ddpbench.worker.verify.values import Tensors, norm
 
 
 def rounding_of_average(one: OneProcess) -> dict[str, float]:
-    """Return how large an error of the first step's averaged gradients rounding explains, by parameter name.
+    """Return the error that rounding explains in the first step's averaged gradients, by parameter name.
 
     Errors are fractions of the norm of all gradients together. All ranks must call this function together.
     """
@@ -40,8 +40,9 @@ def rounding_of_changes(
 def changes_of_twice(one: OneProcess, train: Callable[[torch.nn.Module], Tensors]) -> Tensors:
     """Repeat a training with twice the loss and half its gradients; return the changes of parameters.
 
-    Both factors are exact, so a backward that is linear in the loss gives the same bits. For any other backward, such
-    as one with a hook that normalises gradients, other factors do not show rounding. All ranks must call this together.
+    Both factors are exact, so a backward that is linear in the loss gives the same bits. A backward with a hook that
+    normalises gradients, for example, is not linear. For such a backward, other factors do not measure rounding. All
+    ranks must call this function together.
     """
     with _disturbed(one, 2.0, None):
         return _changes(one, train)
@@ -55,7 +56,7 @@ def _changes(one: OneProcess, train: Callable[[torch.nn.Module], Tensors]) -> Te
 
 @contextmanager
 def _disturbed(one: OneProcess, factor: float, seed: int | None = None) -> Iterator[None]:
-    """Make `one` multiply its loss by a factor; with a seed, its parameters also differ in their last digit."""
+    """Make `one` multiply its loss by `factor`. If `seed` is given, also change its parameters in their last digit."""
     one.factor, one.perturbation = factor, seed
     try:
         yield

@@ -38,7 +38,7 @@ class ComparingRank(Protocol):
     proved_in_double: set[str]
     """Comparisons of changes that float64 has passed."""
     unrepeatable: str
-    """Why repeated steps of the user's class have different results; empty unless such a difference was seen."""
+    """Why repeated steps of the user's class have different results; empty if no difference was seen."""
     packed: bool
     """True if samples are packed into rows of a batch, so that batches cannot be joined or split."""
 
@@ -259,7 +259,10 @@ class OneProcess:
         return trained(model)
 
     def call_loss(self, model: torch.nn.Module, shard: int = 0) -> None:
-        """Compute a shard's loss and gradients if the class is a user's: its next update may depend on that call."""
+        """Compute a shard's loss and gradients if the class is a user's.
+
+        The class's next update may depend on this call.
+        """
         if is_import_path(self.training.case.workload):
             self.gradient(model, shard)
 
@@ -277,7 +280,10 @@ class OwnReference:
         self._optimizer: torch.optim.Optimizer | None = None
 
     def update(self, gradient: Tensors) -> None:
-        """Compute the losses of this rank's step, but update the model from `gradient`, not from their gradients."""
+        """Compute the losses of this rank's step, but update the model from `gradient`.
+
+        The losses' own gradients are not used.
+        """
         one = self._one
         apart = one.prover.processes > 1 and not one.training.strategy.whole_batches
         for shard in (one.own_shard,) if apart else range(len(one.shards)):
@@ -287,8 +293,9 @@ class OwnReference:
     def after(self, batches: Sequence[Sequence[Any]], left_out: Sequence[Set[str]]) -> torch.nn.Module:
         """Return the model after one further step per batch in `batches`.
 
-        Each rank computes the gradients of one shard, and these are averaged over ranks. `left_out` has, for each
-        step, the names of the parameters that the replica's update left out. All ranks must call this method together.
+        Each rank computes the gradients of one shard, and the gradients are averaged over ranks. `left_out` has, for
+        each step, the names of the parameters that the replica's update left out. All ranks must call this method
+        together.
         """
         for shards, without in zip(batches, left_out, strict=True):
             self._step(self._one.average_reached(self.model, shards, without, apart=True))

@@ -21,7 +21,8 @@ _APART = 0.01
 _SIZES = (1.0, 0.3, 3.0)
 """Factors by which a given gradient is multiplied, to try it at several sizes."""
 _SAME_UPDATES = 8
-"""Number of updates from one gradient, because what an optimizer estimates from gradients shows only after several."""
+"""Number of updates from one gradient. An optimizer's estimates from gradients affect updates only after several steps.
+"""
 UPDATES = 3
 """Number of updates in a check. One is too few, because a schedule may start with a learning rate of zero."""
 MOST_STEPS = 64
@@ -80,11 +81,12 @@ def computed_together(
 
     An example is an optimizer that divides by the norm of all gradients. `fresh` returns a model in its initial state,
     and `make` returns the optimizer for a model's parameters. The test leaves out some parameters, and checks whether
-    the updates of the others change. If updates draw random numbers, the test changes some gradients instead, because
-    leaving out a parameter would shift the draws. If an update fails, the result is `""`.
+    the updates of the remaining parameters change. If updates draw random numbers, the test changes some gradients
+    instead, because leaving out a parameter would shift the draws. If an update fails, the result is `""`.
 
-    Gradients are random, and new in each update. If `gradient` is given, it is also tried at several sizes, unchanged
-    over all updates. Some optimizers estimate a learning rate that grows only while gradients keep their direction.
+    Gradients are random, and new in each update. If `gradient` is given, the test is repeated with this gradient in all
+    updates, multiplied by one of several factors. Some optimizers estimate a learning rate that grows only while
+    gradients keep their direction.
     """
     given: list[Mapping[str, torch.Tensor] | None] = [None]
     given += [{name: each * factor for name, each in (gradient or {}).items()} for factor in _SIZES]

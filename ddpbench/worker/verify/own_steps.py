@@ -264,7 +264,7 @@ _UNSEEDED_AFTER_BACKWARD = (
 
 
 def _unless_by_rank(comparer: Comparer, proof: Proof, lockstep: Lockstep) -> Proof:
-    """Return `proof`, but count a passed proof as not compared if different ranks' lockstep replicas end differently.
+    """Return `proof`. If it passed although lockstep replicas differ between ranks, return it as not compared.
 
     This applies to strategies whose ranks hold only parts of the parameters.
     """
@@ -275,9 +275,9 @@ def _unless_by_rank(comparer: Comparer, proof: Proof, lockstep: Lockstep) -> Pro
 
 
 def _examined(comparer: Comparer, proof: Proof, lockstep: Lockstep, fault: str) -> Proof:
-    """Return a failed `proof` with the `fault` of its class as its note, if there is one.
+    """Return a failed `proof`. If its class has a `fault`, the returned proof has the fault as its note.
 
-    Without a fault, return it as not compared if other roundings explain its error, and otherwise unchanged.
+    Without a fault, the proof is returned as not compared if other roundings explain the error.
 
     Raises:
         RuntimeError: steps leave out parameters whose gradients DDP waits for; raised on all ranks.
@@ -306,7 +306,7 @@ def _differing(prover: ComparingRank, lockstep: Lockstep | None) -> str:
 def _of_counts(
     prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any], lockstep: Lockstep, before: Tensors
 ) -> str:
-    """Return why ranks would deadlock, after unequal numbers of backward passes or updates; `""` if they would not.
+    """Return why unequal numbers of backward passes or updates would make ranks deadlock; `""` if they would not.
 
     All ranks must call this function together.
     """
@@ -398,8 +398,9 @@ def _values_of(model: torch.nn.Module, names: Collection[str]) -> Tensors:
 def _called(wrappers: Sequence[torch.nn.Module]) -> Iterator[dict[torch.nn.Module, int]]:
     """Yield a dictionary that counts each module's calls with gradients enabled.
 
-    If a module was called only without gradients, and no backward pass has reached its parameters, it counts as called
-    once when the context ends. Its gradients were then computed in a different way, without bypassing the wrapper.
+    A step may call a module only with gradients disabled and compute its gradients in a different way. Then no backward
+    pass reaches the module's parameters. Such a step does not bypass the wrapper, so the module counts as called once
+    when the context ends.
     """
     seen = dict.fromkeys(wrappers, 0)
     without: set[torch.nn.Module] = set()
@@ -642,7 +643,7 @@ class Lockstep:
         self._turn, self._started = 0, False
         self._backwards = [0 for _ in shards]
         self.left_out: list[str] = []
-        """Names of parameters that some backward pass did not reach, although it reached others of the same module."""
+        """Names of parameters that a backward pass did not reach, but which are in a module with reached parameters."""
         self._changed = threading.Condition()
         self._ended: set[int] = set()
         self._error: BaseException | None = None
@@ -829,7 +830,7 @@ def _leaves_out_parts(replicas: Sequence[torch.nn.Module]) -> bool:
 
 
 def _parts_of(model: Any) -> list[torch.nn.Module]:
-    """Return those modules of a model which a strategy wraps separately."""
+    """Return the modules of a model that a strategy wraps separately."""
     parts: list[torch.nn.Module] = []
 
     def noted(part: torch.nn.Module) -> torch.nn.Module:
@@ -845,9 +846,10 @@ def _stepped(waits_for: list[int], index: int, *_: Any) -> None:
 
 
 def _left_out_of(model: torch.nn.Module, trained_first: Collection[str]) -> list[str]:
-    """Return the names of parameters without a gradient, or frozen, in a module with other gradients.
+    """Return the names of parameters that are frozen or have no gradient, in modules with other gradients.
 
-    A module is a part of the model that strategies wrap separately. Only parameters in `trained_first` count.
+    A module is a part of the model that strategies wrap separately. Parameters that are not in `trained_first` are
+    ignored.
     """
     names = {id(each): name for name, each in model.named_parameters()}
     left_out: list[str] = []
@@ -860,7 +862,7 @@ def _left_out_of(model: torch.nn.Module, trained_first: Collection[str]) -> list
 
 @contextmanager
 def _divided(model: torch.nn.Module, factor: float) -> Iterator[None]:
-    """Divide by `factor` the gradients that the enclosed code adds to those of a model."""
+    """Divide by `factor` the gradients that the enclosed code adds to the gradients of `model`."""
     if factor == 1:
         yield
         return
@@ -877,4 +879,4 @@ def _divided(model: torch.nn.Module, factor: float) -> Iterator[None]:
 
 
 class _StoppedError(Exception):
-    """Another replica has failed, so this one stops."""
+    """This replica stops because another replica has failed."""

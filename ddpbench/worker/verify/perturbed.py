@@ -1,16 +1,16 @@
 """Measure how much rounding alone changes gradients and parameters: repeat a computation with different roundings.
 
 One method multiplies the loss by a factor and divides the gradients by it. In exact arithmetic, this changes nothing if
-the backward pass is linear, as it is without gradients that are clamped or normalised on the way. In floating point,
-all roundings of the backward pass differ, as in a strategy that divides by a different number of samples. The other
-method changes parameters in their last digit, as in a strategy that adds the same numbers in a different order. Most
-results hardly change. But a gradient that is zero in exact arithmetic, such as the gradient of a bias before BatchNorm,
-is different each time, and so is the update that Adam computes from it.
+the backward pass is linear. A backward pass that clamps or normalises gradients is not linear. In floating point, all
+roundings of the backward pass differ, as in a strategy that divides by a different number of samples. The other method
+changes parameters in their last digit, as in a strategy that adds the same numbers in a different order. Most results
+hardly change. But a gradient that is zero in exact arithmetic, such as the gradient of a bias before BatchNorm, is
+different each time, and so is the update that Adam computes from it.
 
 Results also change at kinks of the model, such as a gate at the end of its clamp, and in backward passes that are not
-linear. Such a change is not rounding, and could hide a wrong update. So this measure counts as a proof only in float32,
-and only if float64 has proved the case without it. In other types, it can only leave a case unproved. Parameters are
-not changed then, because a change of their last digit may cross a kink.
+linear. Such a change is not rounding, and could hide a wrong update. So a case may pass by this measurement only in
+float32, and only if float64 has proved the case without the measurement. In other types, the measurement can only leave
+a case unproved. In these types, parameters are not changed, because a change of their last digit may cross a kink.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def perturb(model: torch.nn.Module, seed: int) -> None:
 def rounding_of(
     compute: Callable[[], Tensors], disturbed: Callable[[int], AbstractContextManager[None]]
 ) -> Tensors:
-    """Return how large an error of each number from `compute` rounding explains: `DEVIATIONS` standard deviations.
+    """Return the error that rounding explains in each number from `compute`: `DEVIATIONS` standard deviations.
 
     `compute` is called once as it is, and `REPETITIONS` times in the context `disturbed(seed)`. For a complex number,
     two real numbers are returned.

@@ -53,8 +53,8 @@ MOST_KEPT = 0.95
 """Largest fraction of gradients that may be unsent after `COMPRESSED_STEPS` steps on one batch.
 
 The fraction is checked separately for matrices and vectors, because PowerSGD sends the largest part of a matrix first,
-and the rest in turn. If more is unsent, further steps follow with zero gradients, because top-k may send some numbers
-last.
+and the rest in turn. If more is unsent, steps with zero gradients must send part of it (`MOST_LEFT`), because top-k may
+send some numbers last.
 """
 LEAST_SENT = 1e-3
 """Least fraction of the unsent gradients, by norm, that steps with zero gradients must send. The unsent gradients must
@@ -73,8 +73,8 @@ MOST_GROWN = 100.0
 MOST_SENDING = 200
 """Number of steps with zero gradients within which unsent gradients must be sent."""
 SENT_ENOUGH = 0.1
-"""Fraction that decides whether matrices or vectors are never sent, or just late, if nothing of them was sent. They
-count as never sent if at most this fraction of the other kind is left after all steps.
+"""Fraction that decides whether gradients that were not sent will never be sent, or only later. Suppose that nothing of
+the vectors was sent. If at most this fraction of the matrices is left after all steps, vectors count as never sent.
 """
 MOST_STEPS_APART = 100
 
@@ -310,7 +310,10 @@ def _trains_apart(proof: Proof, comparer: Comparer) -> bool:
 
 
 def _as_before(model: torch.nn.Module, before: Tensors) -> bool:
-    """Return whether those of a model's trained parameters that are in `before` still equal it."""
+    """Return whether a model's trained parameters still have their values in `before`.
+
+    Parameters that `before` lacks are ignored.
+    """
     return all(same(value, before[name]) for name, value in trained(model).items() if name in before)
 
 
@@ -349,7 +352,8 @@ class _SameShards:
         """
         self.hooked = bool(hooked_parameters(reference))
         self.at_once = False
-        """True if the strategy computes the whole batch's gradient at once, and that differs from the shards' mean."""
+        """True if the strategy computes the whole batch's gradient at once, and this gradient is not the shards' mean.
+        """
 
     def proof(self, own: Tensors) -> Proof:
         """Compare `own`, this rank's gradients, with the average, and return the result."""
@@ -640,7 +644,10 @@ _OTHERS_SENT = f"the remainder is not conserved: what was sent and what is left 
 
 @dataclass(slots=True)
 class _Kept:
-    """Gradients that ranks have not sent yet, to compare with those still unsent after steps with zero gradients."""
+    """Gradients that ranks have not sent yet.
+
+    They are compared with the gradients that are still unsent after steps with zero gradients.
+    """
 
     comparer: Comparer
     replica: CompensatedReplica
@@ -650,11 +657,9 @@ class _Kept:
     own: Tensors
     """Part of the sum that this rank has not sent."""
     mean: Tensors
-    """Mean over ranks of what they have not sent."""
+    """Mean over ranks of the parts that ranks have not sent."""
     parts: dict[str, set[str]] = field(init=False)
-    """Names of the parameters under the keys "vectors" and "matrices", of which only those with unsent gradients
-    exist.
-    """
+    """Names of the parameters of each kind, "vectors" or "matrices". A kind without unsent gradients is left out."""
 
     def __post_init__(self) -> None:
         vectors = {name for name, value in self.whole.items() if value.dim() < 2}
@@ -663,7 +668,9 @@ class _Kept:
         self.parts = {what: names for what, names in self.parts.items() if shares[what] > 0}
 
     def unsent(self, sent: Tensors) -> list[str]:
-        """Return which of "vectors" and "matrices" were not sent, given what was `sent`; the same on all ranks.
+        """Return which of "vectors" and "matrices" are not in the gradients `sent`.
+
+        The result is the same on all ranks.
 
         A kind counts as not sent if almost nothing of that kind is in `sent`, or if a rank's unsent gradients of that
         kind have not changed.
@@ -693,11 +700,12 @@ class _Kept:
         return dict(zip(self.parts, self.comparer.prover.all_agreed(shares), strict=True))
 
     def shares_of_ranks(self) -> dict[str, float]:
-        """Return, for vectors and for matrices, the fraction of a rank's gradients that is unsent, as root mean square
-        over ranks.
+        """Return the unsent fraction of a rank's gradients, for vectors and for matrices.
 
-        A mean over ranks would not do, because ranks' gradients may cancel. The mean of the unsent gradients may then
-        exceed the mean gradient.
+        The norms of unsent gradients and of all gradients are root mean squares over ranks.
+
+        The gradients themselves are not averaged, because gradients of different ranks may cancel. The mean of the
+        unsent gradients may then exceed the mean gradient.
         """
         gradients = self.comparer.one.gradient(self.reference, self.comparer.prover.rank)
         found: dict[str, float] = {}
@@ -877,8 +885,9 @@ class _TrainedApart:
         return trained(self._models[self._comparer.prover.rank])
 
     def step(self, groups: Sequence[Sequence[int]], averages: bool, without: Collection[str]) -> None:
-        """Make a step in which each group of ranks averages its gradients, and all ranks average parameters if
-        `averages`.
+        """Make a step in which each group of ranks averages its gradients.
+
+        If `averages`, all ranks then average their parameters.
 
         Parameters in `without` are left out if no rank of the group gives them a gradient.
         """
@@ -900,7 +909,7 @@ def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
     """Check a strategy whose server applies gradients one at a time, by replaying the server's log in one process.
 
     Each gradient is computed from the version of the parameters that the log names. A worker's parameters are compared
-    as they are after its last update.
+    with the replayed parameters after the worker's last update.
     """
     assert isinstance(replica, OrderedReplica)
     prover, training = comparer.prover, comparer.training

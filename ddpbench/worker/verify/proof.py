@@ -1,4 +1,4 @@
-"""Prove before timing that a strategy computes the same as one process on the same shards."""
+"""Prove, before anything is timed, that a strategy computes the same as one process does on the same shards."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Prover:
         self.fault_of_model = fault
 
     def run(self) -> Iterator[Proof | Costs]:
-        """Yield the case's proofs one by one, float64 first, and then its costs; every rank yields the same.
+        """Yield the case's proofs one by one, float64 first, and then the case's costs. Every rank yields the same.
 
         Comparisons in float64 prove the algorithm, without autocast. Comparisons in the trained number types follow,
         under the case's autocast if there is one. On GPUs, TF32 is off. TF32 would round a shard's gradient and the

@@ -1,4 +1,4 @@
-"""Recognise torch's messages that a strategy cannot train a model, and reword them with this package's settings.
+"""Recognise messages in which torch says that a strategy cannot train a model. Make them name this package's settings.
 
 Every model is tried in one process before a proof. If torch refuses the model in the proof, the strategy is therefore
 the reason, and the case is skipped. Any other error in a proof is a failure.
@@ -217,7 +217,7 @@ def _twice(training: Training) -> str:
 
 
 def _setting(training: Training, key: str) -> str | None:
-    """Return the name of a DDP option that is off; `""` if it is on, None if the strategy does not have it."""
+    """Return a DDP option's name if the option is off, `""` if it is on, and None if the strategy does not have it."""
     if key not in type(training.options).model_fields:
         return None
     return "" if getattr(training.options, key) else _option(training, key)

@@ -97,7 +97,7 @@ class _Exchange:
         ]
 
     def agree(self, problem: str) -> None:
-        """Raise the first rank's `problem` on all ranks, if any rank has one. All ranks must call this method together.
+        """If any rank has a `problem`, raise the first of them on all ranks. All ranks must call this method together.
 
         Raises:
             CannotTrainError: a rank has a problem.

@@ -12,20 +12,20 @@ from ddpbench.worker.training.types import NumberTypes
 from ddpbench.worker.verify.values import Tensors, norm, wide
 
 TOLERANCES: dict[torch.dtype, float] = {torch.float64: 1e-10, torch.float32: 1e-4}
-"""Allowed relative error of a gradient, by number type. Errors come from a different order of addition, in float32 of
-the few hundred thousand terms of a reduction.
+"""Allowed relative error of a gradient, by number type. Errors come from a different order of addition. The value for
+float32 allows for reductions of a few hundred thousand terms.
 """
 SMALL_GRADIENT = 1e-3
-"""Least scale of a parameter's relative error, as a fraction of the norm of all gradients together. The scale is
-otherwise the norm of the parameter's own gradient. A gradient that is zero in exact arithmetic, such as that of
-attention's key bias, consists of rounding errors only.
+"""Least divisor of a parameter's error, as a fraction of the norm of all gradients together. If the norm of the
+parameter's own gradient is larger, the error is divided by that norm. A gradient that is zero in exact arithmetic, such
+as that of attention's key bias, consists of rounding errors only.
 """
 CHANGE_TOLERANCES: dict[torch.dtype, float] = {torch.float64: 1e-6, torch.float32: 0.05}
 """Allowed relative error of the change that updates make, as one vector over all parameters, by number type. Adam
 divides a gradient by its own size. So in float32 a gradient of rounding errors only (attention's key bias) moves its
 parameters as far as any other gradient, in either direction. If the error is larger, rounding is measured
-(`ddpbench.worker.verify.perturbed`), and numbers whose errors it explains are left out. An update that is left out, or
-made from another rank's gradient, is wrong by a tenth or more.
+(`ddpbench.worker.verify.perturbed`), and numbers whose errors rounding explains are left out. An update that is
+missing, or made from another rank's gradient, is wrong by a tenth or more.
 """
 NARROW_CHANGE_TOLERANCE = 0.5
 """Like `CHANGE_TOLERANCES`, for bfloat16, float16 and a class's own autocast, used if float64 cannot be computed.
@@ -44,8 +44,9 @@ ranks' gradients is rounded to the type, and so is each of n - 1 partial sums, i
 and more if the ranks' gradients nearly cancel. 8 covers n = 16 with a margin.
 """
 MOST_COMPRESSED = 0.4
-"""Upper limit of the allowed relative error of gradients sent in a narrower type. Half of the sum, one of two ranks
-left out, or no gradient at all are wrong by a half or more, so a tolerance that large would prove nothing.
+"""Upper limit of the allowed relative error of gradients sent in a narrower type. An average that lacks one of two
+ranks, is half of the correct average, or is zero has an error of a half or more. So a tolerance of a half would prove
+nothing.
 """
 COMPRESSED_CHANGE_ROOTS = 4
 """Allowed relative error of the change that updates make if gradients are sent in a type of unit roundoff u, in units
@@ -61,8 +62,8 @@ AUTOCAST_SMALL_GRADIENT = 0.1
 size.
 """
 MOST_SMALL_GRADIENT = 1.0
-"""Upper limit of a scale that is raised for measured rounding (`Tolerances.allow_rounding`). In float32, an error of
-more than 1e-4 of the norm of all gradients together is never attributed to rounding.
+"""Upper limit of `SMALL_GRADIENT` when it is raised for measured rounding (`Tolerances.allow_rounding`). In float32, an
+error of more than 1e-4 of the norm of all gradients together is never attributed to rounding.
 """
 
 

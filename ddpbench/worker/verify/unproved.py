@@ -1,6 +1,6 @@
 """Decide whether a failed comparison only leaves its case unproved.
 
-It does if repeating the reference with other roundings changes the reference by as much as the error.
+The case is unproved if repeating the reference with other roundings changes the reference by as much as the error.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class FailedChange:
     """Repeats one process's training of a model in its initial state, and returns the model's parameters."""
 
     def explained(self, one: OneProcess) -> Explained:
-        """Repeat one process's training with other roundings, and return how much of the error these explain.
+        """Repeat one process's training with other roundings, and return how much of the error these roundings explain.
 
         `Explained.whole` is false if one process's training gives other results even with the same roundings, or if
         its backward is not linear in the loss. All ranks must call this method together.

@@ -130,9 +130,9 @@ class UpdateFaults:
         return several and is_import_path(training.case.workload)
 
     def _apart(self, one: Tensors, other: Tensors, before: Tensors) -> float:
-        """Return the largest of all ranks' values of the norm of `one` - `other` divided by that of `one` - `before`.
+        """Return |`one` - `other`| / |`one` - `before`| with Euclidean norms, as the largest value of any rank.
 
-        Parameters that only one of two sets has, because a step froze them or made them trainable, are left out. The
+        A step may freeze parameters or make them trainable. Parameters that only one of two sets has are left out. The
         result is infinite if `one` equals `before` but not `other`.
         """
         gap, whole = (

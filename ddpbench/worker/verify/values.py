@@ -50,8 +50,8 @@ def has_numbers(batch: Any) -> bool:
 def mean(parts: Iterable[Tensors]) -> Tensors:
     """Return the mean of each tensor over all parts, by name.
 
-    Parts are added up one at a time, so that a generator's parts are never all in memory. A name that some part lacks,
-    such as a parameter that was frozen midway, is left out.
+    Parts are added up one at a time, so that the parts of a generator are not all in memory at once. A name that some
+    part lacks, such as a parameter that was frozen midway, is left out.
     """
     total: Tensors = {}
     count = 0
