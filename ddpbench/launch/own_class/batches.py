@@ -13,7 +13,7 @@ from ddpbench.launch.own_class.tracing import Origin, Tracer, parameters_of
 from ddpbench.launch.own_class.trees import walk
 
 _REORDERS = frozenset({"sorted", "reversed", "map", "filter", "zip", "islice", "takewhile", "sample"})
-"""Functions whose result has other items than their argument, or the same items in another order."""
+"""Functions that return other items than their argument has, or return the same items in another order."""
 _BARS = ("tqdm", "trange", "iter", "track", "progress_bar", "islice", "cycle")
 
 
@@ -33,7 +33,7 @@ class Batch:
     draw: ast.Call | None = None
     """The call of the script's function that returns a batch, if no loader yields one."""
     drawn: frozenset[int] = frozenset()
-    """The numbers of the statements that draw a batch, as in `place_of_node`."""
+    """The numbers (see `place_of_node`) of the statements that draw a batch."""
 
 
 def batch_of(tracer: Tracer, loop: TrainingLoop) -> Batch:
@@ -60,8 +60,8 @@ def batch_of(tracer: Tracer, loop: TrainingLoop) -> Batch:
 def _goes_through(tracer: Tracer, node: ast.expr, scope: Scope) -> tuple[Origin, Path, Path | None]:
     """Return the origin of what a loop iterates over, without wrappers such as `tqdm`, and two index paths.
 
-    A path has the indices that lead to a part of the loop's target: the first path to the batch, the second to the
-    batch's number. The second is None without `enumerate`, and for an `enumerate` with a start value.
+    The indices of the first path lead from the loop's target to the batch. The indices of the second path lead to the
+    batch's number. The second path is None without `enumerate`, and for an `enumerate` with a start value.
     """
     found = tracer.trace(node, scope)
     if isinstance(found.node, ast.Call) and found.node.args:
@@ -151,7 +151,7 @@ def _names(target: ast.expr, path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def makes_batches_again(tracer: Tracer, node: ast.expr, scope: Scope) -> list[ast.stmt]:
-    """Return the statements that make the batches of a loop from the ones of its loader, such as a comprehension.
+    """Return the statements that compute the batches of a loop from the loader's batches, such as a comprehension.
 
     `node` is the expression that the loop iterates over.
     """
@@ -167,7 +167,7 @@ def makes_batches_again(tracer: Tracer, node: ast.expr, scope: Scope) -> list[as
 
 
 def _reorders(value: ast.expr, script: Script) -> bool:
-    """Return whether an expression gives other batches, or another order, than the loader in it."""
+    """Return whether an expression changes the batches of the loader in the expression, or changes their order."""
     while isinstance(value, ast.Call) and last_name(value) in ("list", "tuple") and value.args:
         value = value.args[0]
     if isinstance(value, ast.ListComp | ast.GeneratorExp):

@@ -16,23 +16,23 @@ Tests = tuple[tuple[ast.expr, bool], ...]
 
 @dataclass(frozen=True)
 class Binding:
-    """An assignment to a name. It assigns `value`, or the element of `value` at the indices in `path`.
+    """An assignment to a name. The name gets `value`, or the element of `value` at the indices in `path`.
 
-    The assignment only takes place if each condition in `tests` has the outcome given with it.
+    `tests` has pairs of a condition and an outcome. The assignment only takes place if each condition has its outcome.
     """
 
     value: ast.expr
     path: Path = ()
     kind: Literal["value", "item", "context", "given"] = "value"
-    """`item`: bound to an item that a `for` takes from the value; `context`: by a `with`; `given`: as an argument."""
+    """`item` if a `for` assigns the items of the value; `context` for a `with`; `given` for an argument of a call."""
     tests: Tests = ()
     handles: bool = False
-    """True in an exception handler, which may never run."""
+    """True if the assignment is in an exception handler, which may never run."""
 
 
 @dataclass(frozen=True)
 class Scope:
-    """A function, a method or a module's top level. If the call that passes its arguments is known, it is in `call`."""
+    """A function, a method or a module's top level. `call` is the call that passes the arguments; None if unknown."""
 
     node: ast.Module | FunctionNode
     own: ast.ClassDef | None = None
@@ -139,7 +139,7 @@ class Mutation:
     """The first and the last line of each enclosing loop."""
     value: ast.expr | None = None
     entry: str | None = None
-    """The changed entry's key as source text, `"'lr'"` for `given["lr"] *= 2`; None if not a single entry changes."""
+    """The changed entry's key as source text, such as `"'lr'"` for `given["lr"] *= 2`; None without a constant key."""
 
     @property
     def freezes(self) -> bool:
@@ -171,7 +171,7 @@ def simple_statements(
 ) -> Iterator[tuple[ast.stmt, Tests, tuple[tuple[int, int], ...]]]:
     """Yield each statement that is not a block, with the conditions and the loops around it.
 
-    A loop is given by the numbers of its first and last lines.
+    Each loop is described by the numbers of its first and last lines.
     """
     for statement in body:
         if isinstance(statement, ast.If):

@@ -14,7 +14,7 @@ _READS = {
     "optimizer": ("model", "parameters"),
     "before_update": ("model",),
 }
-"""The arguments that a method must read if it has them."""
+"""For each method, the arguments that the method must read if it has them."""
 
 
 _PARTS = (ast.Attribute, ast.Subscript)
@@ -47,7 +47,7 @@ def problems_of(
 def _reads(node: ast.AST, name: str, *, also_outer: bool = False) -> bool:
     """Return whether a node reads the method's variable `name`. A nested function's own variable does not count.
 
-    A read that is marked as a read of a module-level variable only counts with `also_outer`.
+    Some reads are marked as reads of a module-level variable. These reads only count if `also_outer` is set.
     """
     if isinstance(node, ast.Name):
         outer = getattr(node, "outer", False) and not also_outer
@@ -66,7 +66,7 @@ def reads_of_module(body: list[ast.stmt], bound: Iterable[str], names: Iterable[
 
 
 def _outside(node: ast.AST, name: str) -> Iterable[ast.AST]:
-    """Return the child nodes of a node, leaving out children in which `name` is another, nested variable."""
+    """Return the children of a node, without those in which `name` refers to a nested function's own variable."""
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             if name in {*_arguments(node.args), *_stored(node.body)}:
@@ -250,7 +250,7 @@ class _Flow:
                 self.block([*node.orelse, *node.finalbody])
 
     def expression(self, node: ast.AST) -> None:
-        """Check the names that an expression reads, and record those that it binds."""
+        """Check the names that an expression reads, and record the names that the expression binds."""
         self._check_use(node)
         if isinstance(node, ast.Name):
             if isinstance(node.ctx, ast.Store):

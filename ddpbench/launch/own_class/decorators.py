@@ -15,10 +15,10 @@ _KEEPING = frozenset(
 )
 """Decorators that call a function with the given arguments and return its result."""
 _REGISTERING = ("register", "add_", "on_")
-"""A library's decorator whose name begins so is assumed to return what it decorates."""
+"""A library's decorator is assumed to return what it decorates if its name begins with one of these words."""
 _DESCRIBING = frozenset({"__name__", "__doc__", "__qualname__", "__module__"})
 _STARTING = frozenset({"Fire", "cli", "run", "signature", "print"})
-"""Functions that call or describe the function that is their only argument, with the defaults of its parameters."""
+"""Functions that get one function as their argument, and call or describe this function with its default arguments."""
 
 
 def unknown_decorator(decorated: FunctionNode | ast.ClassDef, script: Script) -> ast.expr | None:

@@ -34,11 +34,11 @@ _WRAPPERS = {
 }
 _DDP_OPTIONS = ("gradient_as_bucket_view", "static_graph", "find_unused_parameters", "broadcast_buffers")
 _PLACES = ("module", "device_ids", "output_device", "process_group", "dim")
-"""Arguments of a wrapper that set devices and process groups, which the strategy decides."""
+"""Arguments of a wrapper such as DDP that the strategy sets, for example devices and process groups."""
 _HOOKS = {"fp16_compress_hook": "fp16", "bf16_compress_hook": "bf16", "powerSGD_hook": "powersgd"}
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _LOADED = ("dataset", "batch_size", "collate_fn")
-"""Arguments of a loader that the generated class has too."""
+"""Arguments of a `DataLoader` that the generated class sets too."""
 
 WRAPPED = "how the model is wrapped"
 SCHEDULE = "learning-rate schedule"
@@ -391,7 +391,8 @@ class _Collected:
     def _collects(self, call: ast.Call) -> bool:
         """Return whether a call is an `append` that the generated class may need.
 
-        It is if the class reads the list, or if a model's part or an object of the script's classes is appended.
+        The class may need the call if it reads the list. It may also need the call if a part of a model, or an object
+        of one of the script's classes, is appended.
         """
         if last_name(call) != "append" or not call.args:
             return False
@@ -414,7 +415,7 @@ class _Collected:
         return any(self.of.tracer.trace(each, self.scope).key in self.of.taken.models for each in objects)
 
     def _sets_part(self, call: ast.Call) -> bool:
-        """Return whether a call switches only a part of a model to training or evaluation, as for frozen BatchNorm."""
+        """Return whether a call switches only a part of a model, such as BatchNorm, to training or evaluation."""
         if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("train", "eval"):
             return False
         of = call.func.value
@@ -502,7 +503,10 @@ class _Collected:
 
 
 def _is_taken(value: ast.expr, places: Set[int]) -> bool:
-    """Return whether the generated class contains a value; of a tuple, all elements that are not constants."""
+    """Return whether the generated class contains a value.
+
+    A tuple also counts as contained if all of its elements that are not constants are contained.
+    """
     if place_of_node(value) in places:
         return True
     made = [each for each in getattr(value, "elts", ()) if not isinstance(each, ast.Constant)]
@@ -526,7 +530,7 @@ def _rest(call: ast.Call, known: Iterable[str]) -> list[ast.keyword]:
 
 
 def _reached(script: Script, body: list[ast.stmt], names: set[str]) -> set[str]:
-    """Return the script's functions and classes that `body` or `names` use, directly or through other ones."""
+    """Return the script's functions and classes that `body` or `names` use, directly or indirectly."""
     found: set[str] = set()
     todo = names | set(_named(body))
     while todo:
@@ -555,7 +559,7 @@ def _named(body: Iterable[ast.AST]) -> Iterator[str]:
 def summary(dropped: list[Dropped], most: int = 10_000) -> list[str]:
     """Return a line for each group of left-out statements, the most severe first.
 
-    Each line quotes at most `most` statements; of further statements it only gives the line numbers.
+    Each line quotes at most `most` statements. For the other statements, it only gives their line numbers.
     """
     order = [WRAPPED, SCHEDULE, WAITS, SYNC, MACHINE, READS, DATA, MODEL, CHECKPOINTS, SEEDS, OTHER, *BRIEF]
     lines = []

@@ -45,7 +45,7 @@ _PARTS = frozenset(
     }
     | {"data_ptr", "flat", "unbind", "view_as", "float", "half", "double", "bfloat16", "requires_grad_"}
 )
-"""Methods that return their object or parts of it, and change nothing unless their name ends in `_`."""
+"""Methods that return their object or parts of it. Only a method whose name ends in `_` changes the object."""
 _FACTS = frozenset(
     {"shape", "device", "dtype", "ndim", "training", "is_cuda", "is_leaf", "requires_grad", "grad_fn"}
 )
@@ -220,7 +220,7 @@ _GIVES = frozenset(
 _NOWHERE = (10**9, 0)
 """A position after all others."""
 LOCAL = "a step's own"
-"""A value of `Effect.part`: what changes is a name that a step's statements bind."""
+"""A value of `Effect.part`: the changed object has a name that a step's statements bind."""
 HELD = "an object that holds a part"
 """A value of `Effect.part`: any part may change, as in a callback that a trainer calls."""
 
@@ -239,7 +239,7 @@ class Effect:
     """The call or statement, within `node`, that has the effect."""
 
     def changes_only(self, names: set[str]) -> bool:
-        """Return whether a statement changes only objects that have one of `names`."""
+        """Return whether a statement changes only objects that are read through one of `names`."""
         if isinstance(self.at, ast.Call):
             method = isinstance(self.at.func, ast.Attribute)
             changed = [self.at.func] if method else arguments_of(self.at)
@@ -303,9 +303,9 @@ class Effects:
     ) -> None:
         """`parts` maps each model, optimizer or dataset to the generated class's method that makes it.
 
-        The keys of all these mappings are values of `Origin.key`. `state` names the method for other objects. `inner`
-        has those keys of `parts` whose objects are contained in other objects. `places` has the numbers of the script's
-        nodes that the class has copies of. `names` has the script's names that the class reads.
+        `state` maps each other object to the method that reads it. Both mappings have values of `Origin.key` as keys.
+        `inner` has the keys of `parts` whose objects are contained in other objects. `places` has the numbers of the
+        script's nodes that the class has copies of. `names` has the script's names that the class reads.
         """
         self.tracer, self.loop, self.places = tracer, loop, places
         self.parts, self.state, self.inner = parts, state, inner
@@ -374,7 +374,7 @@ class Effects:
     def _trunk(self) -> dict[int, tuple[Scope, tuple[tuple[int, int], tuple[int, int]]]]:
         """Return the functions on the call path to the training loop, by node id.
 
-        Each comes with the start and end of the code in it that trains.
+        Each function comes with the start and end of its code that leads to training.
         """
         loop = self.loop
         entry: dict[int, list[ast.AST]] = {id(loop.scope.node): [loop.stands or loop.node]}
@@ -964,7 +964,7 @@ def _called_by(call: ast.Call, script: Script) -> list[FunctionNode]:
 
 
 def _is_outer(target: ast.expr, outer: set[str]) -> bool:
-    """Return whether an assignment sets one of the names `outer`, an attribute or an entry."""
+    """Return whether an assignment sets an attribute, an entry, or one of the names in `outer`."""
     return (
         target.id in outer
         if isinstance(target, ast.Name)

@@ -35,7 +35,7 @@ def is_told_apart(
 
     The result is True only if all other uses only read the dictionary. `made` is the expression that creates it, and
     `names` has its names in the script, with their scopes. `entry` is the value under `key`. It must be a plain value,
-    or a dictionary of plain values without another name.
+    or a dictionary of plain values that has no other name.
     """
     nested = isinstance(entry, ast.Dict)
     values = [each for value in entry.values for each in walk(value)] if isinstance(entry, ast.Dict) else None

@@ -10,12 +10,12 @@ from ddpbench.launch.own_class.bindings import key_of
 from ddpbench.launch.own_class.trees import children
 
 State = frozenset[int]
-"""The ids of the statements or parameters that may have bound the name last."""
+"""The ids of statements or parameters. One of them gave the name its current value."""
 Holds = Callable[[ast.expr], bool | None]
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.Match)
 _AGAIN = 2
-"""Number of passes through a loop's body until the state at its start is complete."""
+"""Number of passes through a loop's body after which the state at the start of the body is complete."""
 
 
 @dataclass
@@ -27,9 +27,9 @@ class FlowVisitor:
     holds: Holds
     """Returns whether a condition holds; None if unknown."""
     is_same: Callable[[ast.stmt], bool]
-    """Returns whether a statement binds the name to the object that it already has, as `model = model.to(device)`."""
+    """Returns whether a statement binds the name to its current object, as `model = model.to(device)` does."""
     read: Callable[[ast.stmt], bool]
-    """Returns whether a statement, or its head, contains the read for which bindings are sought."""
+    """Returns whether a statement, or the head of a block, contains the read whose bindings are sought."""
     found: set[int] = field(default_factory=set)
     """The bindings that may be current at the read."""
     was_read: bool = False
@@ -149,7 +149,7 @@ def _outside(node: ast.AST) -> Iterator[ast.AST]:
 def _may_raise(node: ast.stmt) -> bool:
     """Return whether a statement may raise an exception.
 
-    This is assumed of all but assignments of constants to names.
+    Only an assignment of a constant to names is assumed to raise none.
     """
     plain = isinstance(node, ast.Assign) and all(isinstance(each, ast.Name) for each in node.targets)
     return not (plain and isinstance(getattr(node, "value", None), ast.Constant))

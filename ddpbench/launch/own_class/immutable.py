@@ -172,7 +172,7 @@ class Values:
         return self.is_immutable(node)
 
     def entry(self, node: ast.expr | None, key: object) -> ast.expr | None:
-        """Return the expression that a literal or call has for a key, index or argument name; None if it is missing."""
+        """Return the expression for a key, index or argument name in a literal or a call; None if there is none."""
         if isinstance(node, ast.Dict):
             for each, value in zip(reversed(node.keys), reversed(node.values), strict=True):
                 if not isinstance(each, ast.Constant):

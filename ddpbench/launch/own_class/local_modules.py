@@ -1,4 +1,7 @@
-"""Read the modules next to a script that it imports, to find what their functions and methods change."""
+"""Read the local modules that a script imports, to find what their functions and methods change.
+
+A local module is in the same directory as the script, or in a package there.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ _DEEPEST = 8
 
 @dataclass(frozen=True)
 class LocalFunction:
-    """A function, or a method of the class `own`, of a module next to the script."""
+    """A function of a local module, or a method of the module's class `own`."""
 
     module: Script
     node: FunctionNode
@@ -53,7 +56,7 @@ class LocalFunction:
 
 
 class LocalModules:
-    """Finds the functions and classes that a script imports from modules next to it."""
+    """Finds the functions and classes that a script imports from local modules."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -61,7 +64,7 @@ class LocalModules:
 
     @cached_property
     def _names(self) -> dict[str, tuple[str, str]]:
-        """The module, and the name in it (empty for the module itself), of each name that an import binds."""
+        """For each name that an import binds, the module, and the name in the module (empty for the module itself)."""
         found: dict[str, tuple[str, str]] = {}
         for node in walk(self.script.tree):
             if isinstance(node, ast.Import):
@@ -90,7 +93,7 @@ class LocalModules:
         return None
 
     def function(self, func: ast.expr) -> LocalFunction | None:
-        """Return the function of a local module that `func` names, as `bump` or `counting.bump`; None for another."""
+        """Return the function of a local module that an expression such as `counting.bump` refers to; else None."""
         module = self._module(self.module_of(first_name(func)))
         name = (
             func.attr if isinstance(func, ast.Attribute) else self._names.get(first_name(func), ("", ""))[1]
@@ -114,14 +117,14 @@ class LocalModules:
         return None
 
     def has_unknown_base(self, own: ast.ClassDef) -> bool:
-        """Return whether a class derives from one that is in neither the script nor a local module."""
+        """Return whether a class derives from an unknown class that is in neither the script nor a local module."""
         return any(
             not self.module_of(first_name(each)) and last_name(each) not in _KNOWN_BASES
             for each in self._outer_bases(own)
         )
 
     def _outer_bases(self, own: ast.ClassDef) -> list[ast.expr]:
-        """Return the base classes, of a class and of those of the script that it derives from, outside the script."""
+        """Return a class's base classes outside the script, including those of its base classes in the script."""
         return [
             base
             for each in self.script.lineage(own)
@@ -176,7 +179,7 @@ def _changed(function: FunctionNode) -> Iterator[ast.expr]:
 
 
 def _path(node: ast.expr) -> list[str]:
-    """Return `["a", "b"]` for `a.b`, `a.b[0]` or `a.b.c()`, with as many parts as there are names."""
+    """Return the names in an expression, such as `["a", "b"]` for `a.b`, `a.b[0]` or `a.b()`."""
     found: list[str] = []
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call | ast.Starred):
         if isinstance(node, ast.Attribute):

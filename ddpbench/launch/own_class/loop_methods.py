@@ -131,7 +131,10 @@ class LoopMethods(Reading):
         return self._method("step", ("model", "batch", "optimizer"), renderer, self._opened(made))
 
     def _note_count(self, loop: TrainingLoop) -> None:
-        """Record that the script's number of a batch begins at 0 in each epoch, unless only its remainder matters."""
+        """Record that the script numbers the batches of each epoch from 0, but the generated class counts on.
+
+        Nothing is recorded if the step only uses remainders of the number, such as `i % 10`.
+        """
         counts = self._counts(loop)
         nodes = [each for part in self.body for each in walk(part)]
         reads = {id(each) for each in nodes if isinstance(each, ast.Name) and each.id in counts}
@@ -168,7 +171,7 @@ class LoopMethods(Reading):
         needed: set[str],
         effects: Callable[[ast.stmt], bool],
     ) -> set[str]:
-        """Return the names bound before the loop whose values are carried over from one batch to the next."""
+        """Return the names that are bound before the loop and carry a value from one batch to the next."""
         passed = carried(statements, needed, effects)
         found = set(beginnings(self.tracer, self.variables, loop, passed))
         roles = {**self._model_roles(""), **self._optimizer_roles(), **dict(self.batch.parts)}
@@ -178,7 +181,10 @@ class LoopMethods(Reading):
     def _set_at_first(
         self, loop: TrainingLoop, statements: list[ast.stmt], needed: set[str], states: set[str]
     ) -> set[str]:
-        """Return the names that only some batches set, by a condition on what the script keeps, and others read."""
+        """Return the names that some batches set and other batches read.
+
+        The names are set under a condition that reads a name in `states` or the number of the batch.
+        """
         decides = states | self._counts(loop)
         set_by = {
             each.id
@@ -191,7 +197,7 @@ class LoopMethods(Reading):
         return set_by & carried(statements, needed | states, is_effect) - set(self._targets())
 
     def _begin(self, loop: TrainingLoop, renderer: Renderer, states: set[str]) -> None:
-        """Make the generated class's constructor give the names in `states` the values before the first batch."""
+        """Make the generated class's constructor set the names in `states` to their values before the first batch."""
         before = beginnings(self.tracer, self.variables, loop, states)
         for name in sorted(states):
             found = before.get(name)
@@ -309,7 +315,7 @@ class LoopMethods(Reading):
 
 
 def _returns_loss(loop: TrainingLoop) -> bool:
-    """Return whether the function that is called for each batch is not a method and returns single values only."""
+    """Return whether a function, not a method, is called for each batch and returns single values only."""
     function = loop.body_scope.node
     if isinstance(function, ast.Module) or loop.body_scope.own is not None:
         return False
@@ -321,7 +327,7 @@ def _returns_loss(loop: TrainingLoop) -> bool:
 
 
 class _Ending(ast.NodeTransformer):
-    """Guards each `step()` of a `OneCycleLR`, so that it stops after the last step instead of raising an error."""
+    """Guards each `step()` of a `OneCycleLR`, because a call after the scheduler's last step would raise an error."""
 
     def __init__(self, scope: Scope, tracer: Tracer) -> None:
         self.scope, self.tracer = scope, tracer

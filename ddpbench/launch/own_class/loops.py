@@ -169,7 +169,8 @@ def _tests_of(scope: Scope, call: ast.Call) -> Tests:
 def trains_at_import(script: Script, loop: TrainingLoop) -> list[ast.stmt]:
     """Return the first top-level statement that trains at import, and all statements after it; empty if none trains.
 
-    Such a statement contains the loop, or calls a function that trains, outside of `if __name__ == "__main__":`.
+    A statement trains if it contains the loop or calls a function that trains. Statements in
+    `if __name__ == "__main__":` do not count, because an import does not run them.
     """
     reach = {loop.scope.own.name if loop.scope.own else getattr(loop.scope.node, "name", "")}
     reach |= {getattr(loop.scope.node, "name", "")} - {""}
@@ -290,9 +291,10 @@ def _inlined(body: list[ast.stmt], call: ast.Call, function: FunctionNode) -> li
 
 
 def _without_nonlocal(body: list[ast.stmt], nested: list[ast.stmt]) -> list[ast.stmt] | None:
-    """Return a loop's statements with the statements of its step, a nested function that sets outer variables.
+    """Return a loop's statements, with the call of a nested function replaced by the function's statements.
 
-    Return None if no nested function does so, or if its statements cannot replace its call.
+    The function calls `backward` and sets outer variables by `nonlocal`. Return None unless there is exactly one
+    function of this kind, with exactly one call, and the function's statements can replace the call.
     """
     steps = [
         each
@@ -329,10 +331,10 @@ def _without_nonlocal(body: list[ast.stmt], nested: list[ast.stmt]) -> list[ast.
 def _statements_of(
     function: ast.FunctionDef, call: ast.Call, others: list[ast.stmt]
 ) -> tuple[list[ast.stmt], ast.expr | None] | None:
-    """Return what a call of a function does, as statements and the returned expression.
+    """Return what a call of a function does, as (statements, returned expression).
 
-    Return None if that is not possible: an argument does not fit, the function returns before its last statement, or
-    it assigns a name that the statements `others` use.
+    Return None if that is not possible: an argument does not fit, the function has a decorator, it returns before its
+    last statement, or it assigns a name that the statements `others` use.
     """
     names = parameters_of(function)
     given = dict(zip(names, call.args, strict=False)) | {e.arg: e.value for e in call.keywords if e.arg}

@@ -60,7 +60,8 @@ def models_of(
 def _whole(tracer: Tracer, node: ast.expr, scope: Scope, called: list[Origin]) -> tuple[ast.expr, Origin]:
     """Return the module that contains `node`, such as `model` if `node` is `model.head`, as (expression, origin).
 
-    If no module contains it, or if the loop calls it directly (as a GAN's generator), it is returned itself.
+    The result is `node` itself if no module contains it. It is also `node` itself if the loop calls `node` directly,
+    for example a GAN's generator.
     """
     part = tracer.trace(node, scope)
     holder = node.value if isinstance(node, ast.Attribute) else None
@@ -119,7 +120,8 @@ def is_module(tracer: Tracer, origin: Origin) -> bool:
 def settings_of(tracer: Tracer, module: Origin) -> dict[str, list[ast.AST]]:
     """Return the statements that freeze a module or put it into evaluation mode.
 
-    The result has the keys `requires_grad_` and `eval`, each only if there are such statements.
+    The result has the keys `requires_grad_` and `eval`. A key without statements is missing. `eval` is also missing if
+    the script calls the module's `train()`.
     """
     found: dict[str, list[ast.AST]] = {}
     if not is_module(tracer, module):

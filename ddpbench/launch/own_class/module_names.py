@@ -22,7 +22,7 @@ class ModuleNames(Unchanged):
     def of_module(self, texts: Iterable[ast.AST]) -> list[tuple[str, ast.stmt]]:
         """Return the module-level names that the generated class reads and that statements change after the import.
 
-        Each name is paired with such a statement. `texts` has the syntax trees of the class's methods.
+        Each pair has a name and one statement that changes it. `texts` has the syntax trees of the class's methods.
         """
         nodes = [*texts, *self._reached(self.names)]
         by_functions = {
@@ -104,7 +104,7 @@ class ModuleNames(Unchanged):
         return not inside and not any(each is self.script.guard or each in self.ends for each in way)
 
     def _patched(self, name: str, nodes: list[ast.AST]) -> Iterator[ast.AST]:
-        """Yield nodes that set an attribute or entry of the imported module `name`, if the generated class reads it."""
+        """Yield nodes that set attributes or entries of the imported module `name` that the generated class reads."""
         imports = self.values.imports
         whole = imports[name]
         reads = {path for node in nodes for each in walk(node) if (path := dotted(each, imports)) is not None}
@@ -212,7 +212,7 @@ def _set_by(node: ast.AST) -> tuple[ast.expr | None, str]:
 
 
 def _parts_read(nodes: list[ast.AST], name: str) -> list[str | None]:
-    """Return which entries or attributes of a name nodes read; `[None]` if a node reads the entire object."""
+    """Return the entries and attributes of `name` that `nodes` read; `[None]` if a node reads the entire object."""
     found: set[str | None] = set()
     for node in nodes:
         held: set[int] = set()

@@ -48,7 +48,7 @@ class Reading:
         self.drawn: dict[tuple[int, Path], set[str]] = {}
         """For each value that may differ when it is recomputed, the methods that read it."""
         self.keeper: dict[str, tuple[int, Path]] = {}
-        """For each name in the generated class's `self`, the key of the object's origin."""
+        """For each attribute of `self` in the generated class, the `Origin.key` of its object."""
         self.notes: list[str] = []
         """A sentence for each difference between the generated class and the script."""
         self.places: set[int] = set()
@@ -60,13 +60,13 @@ class Reading:
         self.kept: dict[str, ast.expr] = {}
         """The objects that the generated class keeps in `self`, by name."""
         self.state: dict[tuple[int, Path], str] = {}
-        """The method in which each object of the script is read, by the key of its origin."""
+        """For each `Origin.key`, the method that reads the object. `step` includes `loss` and `before_update`."""
         self.opened: set[int] = set()
         """The script's lines for which the generated class has a line to fill in."""
         self.marked: set[tuple[ast.stmt, str]] = set()
-        """The statements for which a method has a line to fill in, each with the method."""
+        """Pairs of a statement and the name of a method that has a line to fill in for the statement."""
         self.claims: list[tuple[str, ReplacedValue]] = []
-        """The values that replace names of the script, each after the name of its method."""
+        """Pairs of a method's name and a value that replaces a name of the script in the method."""
         self.used: set[str] = set()
         """The names that a step's statements both bind and read."""
         self.loops = training_loops(self.tracer)
@@ -77,14 +77,14 @@ class Reading:
         self.body = self._statements(self.loop) if self.loop else []
         self.updates = updates_of(self.tracer, self.body, self.loop.body_scope) if self.loop else Updates()
         self.pieces: ast.expr | None = None
-        """The number of pieces of a step's batch, if a strategy can do the splitting."""
+        """The number of pieces into which a step splits its batch; None unless a strategy can do this."""
         self._take_pieces()
         self.others: dict[tuple[int, Path], tuple[int, Path]] = {}
-        """Further keys of models and optimizers that a function makes together with other objects."""
+        """Maps the key of a function's result to the key of the model or optimizer that the function returns."""
         self._open_bundles()
         self.models = self._models()
         self.ends = trains_at_import(script, self.loop) if self.loop else []
-        """The first top-level statement that trains, and all after it: these go below a guard."""
+        """The first top-level statement that trains, and all statements after it. They are moved below a guard."""
         bound = {name for each in self.ends for name in bound_by(each)}
         stays = {
             name
@@ -138,8 +138,7 @@ class Reading:
     def _returned_with(self, model: Origin) -> Origin:
         """Return the model's origin.
 
-        If a call returns the model together with other objects, the origin is the model's element in the result of this
-        call.
+        If a known call returns the model, the origin is the call, with the path to the model in the call's result.
         """
         call, caller = model.scope.call, model.scope.caller
         function = model.scope.node
@@ -172,7 +171,8 @@ class Reading:
     def _wholes(self, found: dict[str, Origin]) -> dict[str, Origin]:
         """Return the modules that are not contained in other modules of `found`.
 
-        If the loop calls a module that contains them all, and calls none of them directly, return only that module.
+        If the loop calls a module that contains all modules of `found`, and calls none of these directly, return only
+        the containing module.
         """
         assert self.loop is not None
         scope = self.loop.body_scope
@@ -217,7 +217,7 @@ class Reading:
     def _rendered(self, renderer: Renderer, origin: Origin, name: str, part: str = "") -> ast.expr:
         """Return an expression for a value in the generated class.
 
-        The expression is an attribute of `self` if the value may differ when computed again and the method runs often,
+        A value that may differ when computed again becomes an attribute of `self` in two cases: the method runs often,
         or several methods read the value. `part` is the name of the method if the method returns the value.
         """
         if isinstance(origin.node, ast.Call) and is_another(origin.node, self.script):

@@ -85,28 +85,28 @@ class Renderer:
     local: set[str] = field(default_factory=set)
     missing: dict[str, str] = field(default_factory=dict)
     lacking: dict[str, tuple[int, Path] | str] = field(default_factory=dict)
-    """For each name to be filled in, the key of its value's origin, or its source."""
+    """For each name that the user must fill in, the `Origin.key` of the value, or source text if it is unknown."""
     imports: dict[str, str] = field(default_factory=dict)
     before: dict[str, list[ast.stmt]] = field(default_factory=dict)
-    """Statements that make what the method uses, such as changed configurations, by the name that they bind."""
+    """Statements to put before the method's own, for example to make a configuration, by the name that they bind."""
     inlined: dict[tuple[int, Path], ast.expr] = field(default_factory=dict)
     """The expressions of values made by a call, by the keys of their origins."""
     kept: dict[str, ast.expr] = field(default_factory=dict)
     """Objects that the generated class's constructor makes, by their names in `self`."""
     keeper: dict[str, tuple[int, Path]] = field(default_factory=dict)
-    """For each name in `self`, the key of the object's origin."""
+    """For each attribute of `self`, the `Origin.key` of its object."""
     places: set[int] = field(default_factory=set)
     """The numbers of the script's nodes that another expression replaces."""
     named: dict[str, tuple[int, Path]] = field(default_factory=dict)
-    """The keys of the origins of the objects that `before` makes, by name."""
+    """For each name that `before` binds, the `Origin.key` of its object."""
     root: ast.expr | None = None
-    """The name of the script whose value is being rendered."""
+    """The name or attribute in the script whose value is being rendered."""
     claims: list[ReplacedValue] = field(default_factory=list)
     """The values that replace names of the script."""
     written: frozenset[str] = frozenset()
-    """Attributes that the statements set, and objects whose entries they set. They are read in place, as `meter.n`."""
+    """Attributes, such as `meter.n`, that a step sets, and objects whose entries a step sets. They are not replaced."""
     counters: frozenset[str] = frozenset()
-    """Names in which the loop counts. They become attributes of `self`."""
+    """Names of the loop's counters. They become attributes of `self`."""
 
     def render(self, node: ast.expr, scope: Scope) -> ast.expr:
         """Return an expression of the script, rewritten for the generated class."""
@@ -170,7 +170,7 @@ class _Pass(ast.NodeTransformer):
         return node
 
     def visit_Nonlocal(self, node: ast.Nonlocal) -> ast.AST:
-        """Remove the names that become attributes of `self`."""
+        """Remove the names that become attributes of `self` from a `nonlocal` statement."""
         node.names = [name for name in node.names if name not in self.to.counters]
         return node if node.names else ast.copy_location(ast.Pass(), node)
 
@@ -297,7 +297,7 @@ class _Pass(ast.NodeTransformer):
     def _placed(self, node: ast.expr) -> ast.expr | None:
         """Return the replacement of a name or attribute.
 
-        Return None if it stays unchanged, or if its components must be examined.
+        Return None if the name stays unchanged, or if the components of the attribute must be examined.
         """
         of = getattr(node, "value", node)
         traced = isinstance(of, ast.Name | ast.Attribute | ast.Subscript) or last_name(of) == "parse_args"
@@ -320,7 +320,7 @@ class _Pass(ast.NodeTransformer):
     def _of_class(self, node: ast.expr, found: Origin) -> ast.expr:
         """Return the expression for an object that the generated class also has.
 
-        If it is unknown, return a name for the user to fill in.
+        If the expression is unknown, return a name for the user to fill in.
         """
         place = self.to.roles.get(found.key) or self.to.parts[found.key]
         if place is not None:
@@ -494,7 +494,7 @@ class _Pass(ast.NodeTransformer):
         return None
 
     def _stays(self, name: str) -> bool:
-        """Return whether a name means the same object in the generated class as in the script."""
+        """Return whether a name refers to the same object in the generated class as in the script."""
         if not isinstance(self.scope.node, ast.Module):
             outer: Scope | None = self.scope
             while outer is not None and not isinstance(outer.node, ast.Module):
@@ -530,7 +530,10 @@ class _Pass(ast.NodeTransformer):
         return self._lacking(name, comment, found.key if found.node is not node else ast.unparse(node))
 
     def _lines_of(self, node: ast.expr) -> str:
-        """Return which lines set an attribute of `self`, or compute it if it is a property; empty for other nodes."""
+        """Return a phrase that says which lines set an attribute of `self`, or which line computes a property.
+
+        The phrase is empty for other nodes.
+        """
         own = self.scope.own
         if own is None or not isinstance(node, ast.Attribute) or key_of(node) != f"self.{node.attr}":
             return ""

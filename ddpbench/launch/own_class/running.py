@@ -22,14 +22,14 @@ class Beginning:
     read: ast.expr
     """An expression that reads the name, or the attribute of `self`."""
     value: ast.expr | None
-    """The last value that a plain assignment outside of the loop gives it; None without one."""
+    """The value of the last plain assignment to the name outside of the loop; None if there is none."""
     scope: Scope
-    """The scope in which both are evaluated."""
+    """The scope in which `read` and `value` are evaluated."""
     outer: bool = False
-    """True if the name belongs to a function or module around the loop's own."""
+    """True if the name is a variable of an enclosing function or module, not of the function with the step."""
 
     def claim(self, name: str, loop: TrainingLoop, made: ast.expr) -> list[ReplacedValue]:
-        """Return the claim that `made` equals the value that the name has before the first batch, in a list.
+        """Return a list with the claim that `made` equals the value of the name before the first batch.
 
         The list is empty if the value is unknown, or if the name is an attribute of `self`.
         """

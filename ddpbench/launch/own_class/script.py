@@ -58,9 +58,9 @@ class Script:
         return found
 
     def method(self, own: ast.ClassDef, name: str) -> tuple[ast.ClassDef, FunctionNode] | None:
-        """Return the method that objects of a class have under a name, after its class.
+        """Return the method `name` that objects of the class `own` have, as (class that defines it, method).
 
-        The result is None if no class of the script has it.
+        The result is None if no class of the script defines the method.
         """
         for each in self.lineage(own):
             for made in each.body:
@@ -69,7 +69,7 @@ class Script:
         return None
 
     def inherited(self, own: ast.ClassDef, name: str) -> tuple[ast.ClassDef, FunctionNode] | None:
-        """Return the method that `super()` has under a name in a class, as `method` does."""
+        """Return the method `name` that `super()` has in the class `own`, as (class that defines it, method)."""
         bases = (self.classes.get(last_name(base)) for base in own.bases)
         found = (self.method(base, name) for base in bases if base is not None)
         return next((each for each in found if each is not None), None)

@@ -79,7 +79,8 @@ class Sites:
     def _is_run(self, statement: ast.stmt) -> bool:
         """Return whether a statement is in a function or class of the script that the generated class uses.
 
-        For a statement of the training loop, use of the enclosing class does not count: it may only read an attribute.
+        For a statement of the training loop, use of the enclosing class does not count. The generated class may only
+        read an attribute of this class.
         """
         around = self.variables.around(statement)
         trains = id(statement) in self._body
@@ -94,8 +95,9 @@ class Sites:
     def _is_after(self, site: ast.AST, read: ast.AST, made: ast.AST | None = None) -> bool:
         """Return whether the statement `site` always runs after the last time that `read` runs.
 
-        `made` is the function or module whose variable is concerned, if known. Each call of a function starts with new
-        local variables. Thus it matters only for the variables of other functions whether a loop calls it.
+        `made` is the function or module whose variable is concerned, if known. If a loop calls the function that
+        contains `site`, a later call may run `read` again. The later call does not matter for the function's own
+        variables, because each call starts with new local variables.
         """
         own = self.variables.function(site)
         reads = self._leading_to(read, own)

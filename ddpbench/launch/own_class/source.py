@@ -24,7 +24,7 @@ class MethodLines:
     lines: list[str] = field(default_factory=list)
     same_as: str = ""
     problems: list[str] = field(default_factory=list)
-    """Why the lines cannot be right."""
+    """A sentence for each error in the lines."""
 
     @property
     def is_open(self) -> bool:

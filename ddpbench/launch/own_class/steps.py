@@ -76,7 +76,7 @@ def _draws(statement: ast.stmt) -> bool:
 
 
 def settled(body: list[ast.stmt], scope: Scope, tracer: Tracer) -> list[ast.stmt]:
-    """Remove the branches that the script does not take with its default settings from these statements."""
+    """Return these statements, without the branches that the script's default settings skip."""
     kept: list[ast.stmt] = []
     for statement in body:
         held = tracer.holds(statement.test, scope) if isinstance(statement, ast.If) else None
@@ -92,11 +92,10 @@ def settled(body: list[ast.stmt], scope: Scope, tracer: Tracer) -> list[ast.stmt
 
 
 def with_methods(body: list[ast.stmt], scope: Scope, script: Script) -> list[ast.stmt]:
-    """Turn methods of `self` that the statements call into functions.
+    """Turn the methods of `self` that these statements call into functions.
 
-    Return these functions, followed by the statements.
-
-    This is done only for methods that return a value and do not train.
+    Return the functions, followed by the statements. Only methods that return a value and do not train are turned into
+    functions.
     """
     if scope.own is None:
         return body

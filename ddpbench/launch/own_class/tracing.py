@@ -46,7 +46,7 @@ _DISTRIBUTED = frozenset({"is_initialized", "is_torchelastic_launched"})
 _VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"})
 _DEEPEST = 20
 _ELSEWHERE = sys.maxsize
-"""The line number for an attribute that is read in a method other than the one that sets it: after all lines."""
+"""A line number after all lines. It is used for an attribute that one method sets and another method reads."""
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,13 @@ class ScriptWrites(Protocol):
         """Return whether the script may bind a name, or an attribute of `self`, more than once."""
 
     def begins_in_class(self, own: ast.ClassDef, name: str) -> bool:
-        """Return whether the body of a class, or of a related one, gives an attribute a value other than None."""
+        """Return whether the body of a class, or of a base or derived class, sets an attribute to anything but None."""
 
     def is_after(self, node: ast.AST, scope: Scope, line: int) -> bool:
         """Return whether a node lies directly in a function, and is always evaluated after `line` of the function."""
 
     def is_computed(self, own: ast.ClassDef, name: str) -> bool:
-        """Return whether a class, or a related one, has a function under a name, such as a property's getter."""
+        """Return whether a class, or a base or derived class, has a function `name`, such as a property's getter."""
 
     def sets_of(self, own: ast.ClassDef, name: str) -> list[ast.AST]:
         """Return the nodes that may set an attribute of the objects of a class, other than in the class's body."""
@@ -125,7 +125,7 @@ class Tracer:
         """The conditions and scopes whose ids are in `_held_by`, so that no other object gets such an id."""
         self._loops: dict[int, ast.For] = {}
         self.enclosing: dict[int, Scope] = {}
-        """The enclosing function of each nested function, by the nested one's id."""
+        """The enclosing function of each nested function, by the id of the nested function."""
 
     def as_loop(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> ast.For:
         """Return a loop for a comprehension that has one `for`. The same comprehension always gets the same node."""
@@ -291,7 +291,10 @@ class Tracer:
     def _is_set_again(
         self, key: str, binding: Binding, method: Scope, methods: list[Scope], depth: int
     ) -> bool:
-        """Return whether the script calls another method that sets an attribute to a different plain value."""
+        """Return whether the constructor sets an attribute, and the script calls another method that sets it again.
+
+        The result is False if the constructor sets the attribute to the result of a call.
+        """
         if binding.kind != "value" or binding.path or getattr(method.node, "name", "") != "__init__":
             return False
         name = key.partition(".")[2]
@@ -330,9 +333,9 @@ class Tracer:
     ) -> Iterator[Binding]:
         """Yield the assignments to a name that may be in effect, the most likely ones first.
 
-        Left out are assignments of the name's own earlier value, assignments of None, and assignments in branches that
-        are not taken by default. Assignments by a loop around `line` come first. Assignments that are replaced before
-        the line `read` come last. `given` is the binding of a parameter to its argument.
+        Assignments of the name's own earlier value, of None, or in branches that are not taken by default are left out.
+        Assignments by a loop around `line` come first. Assignments that are replaced before the line `read` come last.
+        `given` is the binding of a parameter to its argument.
         """
         bound = self.bindings(scope).get(key, [])
         earlier = [each for each in bound if not self.writes.is_after(each.value, scope, read)]
@@ -447,7 +450,7 @@ class Tracer:
         return self._changes_in[id(scope.node)]
 
     def _takes(self, change: Mutation, scope: Scope) -> bool:
-        """Return whether the default settings make a change, and it is not just a move to a device or a wrapper."""
+        """Return whether a change may run with the default settings, and does more than move or wrap the object."""
         moves = change.value is not None and bool(key_of(self.innermost(change.value, scope)))
         return not moves and not self.is_untaken(change.tests, scope, 0)
 
@@ -987,7 +990,7 @@ def _default_of_field(value: ast.Call) -> ast.expr | None:
 def _default_of_option(call: ast.Call, scope: Scope) -> Origin | None:
     """Return the origin of an argparse option's default; None if there is none.
 
-    A text default is converted by the option's `type`.
+    A default that is a string is converted by the option's `type`.
     """
     given = {each.arg: each.value for each in call.keywords}
     default, kind = given.get("default"), given.get("type")

@@ -26,7 +26,7 @@ LISTED = frozenset(
 )
 """Calls that do not count as changes of a model; they are listed as left out."""
 _DEFAULT = -1
-"""In place of a statement's id: the value that an attribute or parameter has before a statement sets it."""
+"""A number used like a statement's id, for the value that a name has before any statement sets it."""
 
 
 class Unchanged(Sites):
@@ -144,7 +144,7 @@ class Unchanged(Sites):
         ]
 
     def _set_in_self(self, step: TraceStep, name: str) -> list[ast.stmt]:
-        """Return the statements that may set an attribute of `self` to another value than the traced assignment."""
+        """Return the statements that may set an attribute of `self` to a value other than the traced value."""
         own, made = step.scope.own, step.binding.value if step.binding is not None else None
         if own is None or made is None:
             return []

@@ -29,7 +29,7 @@ def own_gradients(calls: Iterable[ast.Call], body: list[ast.stmt]) -> bool:
 
 
 def starts_at(call: ast.Call, made: set[str]) -> ast.expr | None:
-    """Return the tensor on which `backward` is called, if the step computes it; None for `accelerator.backward`."""
+    """Return the tensor on which `backward` is called, if the step computes it; otherwise None."""
     receiver = call.func.value if isinstance(call.func, ast.Attribute) else call.func
     return receiver if isinstance(receiver, ast.BinOp) or first_name(receiver) in made else None
 
@@ -97,7 +97,10 @@ def _ends(body: list[ast.stmt], when: str, *, inner: bool) -> Iterator[tuple[ast
 
 
 def _blocks(node: ast.stmt) -> Iterator[tuple[list[ast.stmt], str, bool]]:
-    """Yield the blocks of a statement, each with its condition, or an empty text, and whether it is a loop's body."""
+    """Yield each block of a statement, as (block, phrase, True for the body of a loop).
+
+    The phrase says when the block runs. It is empty if the statement itself sets no condition.
+    """
     match node:
         case ast.If():
             yield node.body, _where(node.test), False
@@ -167,8 +170,8 @@ def evaluated_within(
 ) -> list[tuple[ast.Expr, set[int]]]:
     """Return a step's statements that put its model, or a part of it, into evaluation mode.
 
-    A statement is only returned if something is computed in this mode that the generated class computes too. Each comes
-    with a set of two line numbers: its own, and the line of the `train()` call that ends the mode.
+    A statement is only returned if something is computed in this mode that the generated class computes too. Each
+    statement comes with a set of two line numbers: its own line, and the line of the `train()` call that ends the mode.
     """
 
     def place(node: ast.Expr | ast.Call) -> tuple[int, int]:

@@ -69,7 +69,7 @@ class UpdateMethods(Reading):
         )
 
     def _over_parameters(self, renderer: Renderer, statements: list[ast.stmt]) -> MethodLines:
-        """Write the method `optimizer`. Its argument is only the model's `parameters`, unless it needs the model."""
+        """Write the method `optimizer`. Its argument is `parameters`, or `model` if the parameters do not suffice."""
         module = ast.Module(deepcopy(statements), [])
         uses = sum(isinstance(each, ast.Name) and each.id == "model" for each in walk(module))
         replaced = _Parameters()

@@ -1,4 +1,4 @@
-"""Turn assignments in expressions (`:=`) to names that a script keeps between batches into statements before them."""
+"""Replace each `:=` that sets a name kept between batches by an assignment before its statement."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from ddpbench.launch.own_class.script import Script, here
 from ddpbench.launch.own_class.trees import children, walk
 
 _LATER = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-"""Expressions whose parts are evaluated several times, or not where they stand."""
+"""Expressions whose parts may be evaluated several times, or later than the expression itself."""
 _BLOCKS = ("body", "orelse", "finalbody")
 
 
 def without_kept_walrus(script: Script, loop: TrainingLoop, body: list[ast.stmt]) -> list[ast.stmt]:
-    """Return a step's statements, in which `:=` sets no name that is also set outside of the step.
+    """Return a step's statements, with `:=` replaced for each name that is also set outside of the step.
 
     Raises:
-        RequestError: such a `:=` cannot precede its statement, for example after `and`; the message names its line.
+        RequestError: the assignment cannot precede the statement, for example if the `:=` follows `and`. The message
+            names the line.
     """
     inside = {id(each) for each in [*walk(loop.node), *(e for part in loop.body for e in walk(part))]}
     bound = {

@@ -37,7 +37,7 @@ class AttributeWrites:
         return self._set[own.name, name]
 
     def is_computed(self, own: ast.ClassDef, name: str) -> bool:
-        """Return whether a class, or a related one, has a function under a name, such as a property's getter."""
+        """Return whether a class, or a base or derived class, has a function `name`, such as a property's getter."""
         functions = ast.FunctionDef | ast.AsyncFunctionDef
         return any(
             isinstance(each, functions) and each.name == name for of in self._family(own) for each in of.body
@@ -50,7 +50,7 @@ class AttributeWrites:
         return [*stores, *(site for of in family for site in self._changed_through_self(of, name))]
 
     def begins_in_class(self, own: ast.ClassDef, name: str) -> bool:
-        """Return whether the body of a class, or of a related one, gives an attribute a value other than None."""
+        """Return whether the body of a class, or of a base or derived class, sets an attribute to anything but None."""
         bound = [each for of in self._family(own) for each in self._of_class(of, name)]
         values = [getattr(self.variables.above[id(each)], "value", None) for each in bound]
         return any(not isinstance(each, ast.Constant) or each.value is not None for each in values)
@@ -145,8 +145,8 @@ class Writes(AttributeWrites):
     def may_change(self, key: str, scope: Scope, line: int, binding: Binding | None, made: ast.expr) -> bool:
         """Return whether a value that is read at a line of a function may be different at another time.
 
-        `key` names the value, for example `x`, `self.x`, `x.y` or `x['y']`, and `binding` is the assignment to it, if
-        known. `made` is the expression that the value comes from.
+        `key` names the value, for example `x`, `self.x`, `x.y` or `x['y']`. `binding` is the assignment of the value,
+        if known. `made` is the expression that the value comes from.
         """
         node = ast.parse(key, mode="eval").body
         if self.is_rebound(node, scope, line):

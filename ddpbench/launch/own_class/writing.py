@@ -50,7 +50,7 @@ from ddpbench.units import series_of
 
 _NAME = re.compile(r"[^\W\d]\w*")
 _AGAIN = 4
-"""Largest number of times that the generated class is written, until the values that several methods read are known."""
+"""Largest number of attempts at writing the class. Each attempt may find more values that several methods read."""
 _DRAWN = 64
 """Number of batches in a dataset if the script draws a batch for each step."""
 _PLAIN_ORDER = ("RandomSampler", "SequentialSampler")
@@ -86,7 +86,7 @@ class Written:
     dropped: list[Dropped]
     settings: list[ScriptSetting]
     ends: list[ast.stmt]
-    """The first top-level statement that trains when the script is imported, and all that follow."""
+    """The first top-level statement that trains when the script is imported, and all statements after it."""
 
     @property
     def whole(self) -> str:
@@ -325,8 +325,8 @@ class _Writer(LoopMethods, UpdateMethods):
     def _set_by_methods(self) -> Iterator[tuple[str, ast.stmt]]:
         """Yield the statements in methods that replace a model or optimizer in `self`.
 
-        Each is preceded in its pair by `model` or `optimizer`. Methods other than `__init__` only count if the script
-        calls them by name.
+        Each comes as (`model` or `optimizer`, statement). Methods other than `__init__` only count if the script calls
+        them by name.
         """
         for part, node, scope in self._read_parts():
             key, origin = key_of(node), self.tracer.trace(node, scope)
@@ -391,7 +391,7 @@ class _Writer(LoopMethods, UpdateMethods):
                 yield "dataset", value, self.batch.loader.scope
 
     def _iterated(self, node: ast.expr) -> ast.expr:
-        """Return what a loop goes through, without `enumerate` around it."""
+        """Return the expression that a loop iterates over, without an `enumerate` around the expression."""
         while isinstance(node, ast.Call) and last_name(node) == "enumerate" and node.args:
             node = node.args[0]
         return node
@@ -746,7 +746,10 @@ class _Writer(LoopMethods, UpdateMethods):
         return self._with_changes(part, self._made_by(part, origin), [origin])
 
     def _with_changes(self, part: str, made: MethodLines, origins: list[Origin]) -> MethodLines:
-        """Return the method, with a line to fill in for each statement of the script that changes what it makes."""
+        """Return the method, with a line to fill in for each statement that changes the object which the method makes.
+
+        If the method can repeat all of these changes, it repeats them instead.
+        """
         found = [
             (origin, each)
             for origin in origins
