@@ -9,13 +9,13 @@ from ddpbench.strategies.traits import traits_of
 from ddpbench.units import counted, series_of
 
 _COMPARED = ("backend", "launcher", "device")
-"""Settings whose values a machine may not support. Cases without an exchange may have no backend."""
+"""Settings whose values a machine may not support. The backend of a case without an exchange may be empty."""
 
 
 def unanswerable(experiment: Experiment, entries: Sequence[PlannedCase], devices: Devices) -> str:
     """Return why these cases cannot answer the experiment's question on this machine, with advice; empty if they can.
 
-    It is also empty for an experiment with claims, because each claim is decided by its own pairs of cases.
+    The text is also empty for an experiment with claims, because each claim is decided by its own pairs of cases.
     """
     if experiment.claims:
         return ""
@@ -53,9 +53,9 @@ def _is_measured_alone(case: Case) -> bool:
 
 
 def _lost(experiment: Experiment, planned: Sequence[Case], runnable: Sequence[Case]) -> str:
-    """Return a phrase that names an axis (backend, launcher or device) with several values, if only one can run here.
+    """Return a phrase that names an axis (backend, launcher or device) of whose values only one can run here.
 
-    It is empty if every such axis has several values that can run.
+    Axes with a single planned value are not considered. The phrase is empty if no axis is left with one value.
     """
     for name in (name for name in _COMPARED if name in experiment.axes):
         every, left = (

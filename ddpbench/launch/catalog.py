@@ -27,7 +27,7 @@ from ddpbench.workloads.shipped import PREFIX
 
 
 class _OwnOptions(BaseModel, extra="allow", frozen=True):
-    """The options of a user's class. They are unchecked, because only ranks import the class that declares them."""
+    """The options of a user's class. This process cannot check them, because only ranks import the class."""
 
 
 def _nothing(_: Case) -> None:

@@ -1,4 +1,4 @@
-"""Find the GPUs that torch can use on this machine, and skip cases that need devices or programs it does not have."""
+"""Find the GPUs that torch can use on this machine, and skip cases whose devices or programs are missing here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ddpbench.runtime.server import ServerProcess
 from ddpbench.spec import OWN_TYPES, Case, Devices, Experiment, PlannedCase
 
 BF16_CAPABILITY = 8.0
-"""The lowest compute capability of GPUs with bf16 arithmetic in hardware; on others torch emulates it."""
+"""The lowest compute capability of GPUs with bf16 arithmetic in hardware. On older GPUs, torch emulates bf16."""
 
 
 def usable_devices(hardware: Hardware) -> Devices:
@@ -32,9 +32,9 @@ def usable_devices(hardware: Hardware) -> Devices:
 
 
 def check_devices(experiment: Experiment, devices: Devices) -> None:
-    """Check that this machine has one or more of the experiment's backends, of its launchers, and of its devices.
+    """Check that at least one backend, one launcher and one device of the experiment can be used on this machine.
 
-    If only some are missing, the cases that need these are skipped later.
+    If only some of them are missing, the cases that need the missing ones are skipped later.
 
     Raises:
         MachineError: all backends, all launchers or all devices of the experiment are missing.
@@ -62,7 +62,8 @@ def check_devices(experiment: Experiment, devices: Devices) -> None:
 def missing_backend(backend: str) -> str:
     """Return why ranks cannot use this backend on this machine, and what to do.
 
-    The text is empty if they can use it, and for backends that depend on GPUs, which are checked elsewhere.
+    The text is empty if ranks can use the backend. It is also empty for backends that depend on GPUs, because
+    these are checked elsewhere.
     """
     if backend == "ucc" and not has_ucc():
         return (
@@ -75,7 +76,7 @@ def missing_backend(backend: str) -> str:
 def missing_launcher(launcher: str) -> str:
     """Return why this launcher cannot start ranks on this machine, and what to do.
 
-    The text is empty if it can, and for `slurm`, because only a job can find out.
+    The text is empty if the launcher can start ranks. It is also empty for `slurm`, because only a job can find out.
     """
     return _refusal(lambda: check_launcher(launcher)) if launcher != "slurm" else ""
 

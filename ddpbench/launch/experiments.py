@@ -36,7 +36,7 @@ def known_experiments() -> dict[str, Path]:
 
 
 def is_not_meant(name: str) -> bool:
-    """Return whether a name refers to a shipped experiment, even if a file or folder with that name exists here.
+    """Return whether a name refers to a known experiment, even if a file or folder with that name exists here.
 
     True if a different user may have put the file or folder there, or if this user cannot access the working directory.
     """
@@ -49,7 +49,7 @@ def _reaches_here() -> bool:
 
 
 def find_experiment(name: str) -> Path:
-    """Return the experiment file or run directory that `name`, which may also be a path, stands for.
+    """Return the experiment file or run directory to which `name`, a name or a path, refers.
 
     Raises:
         RequestError: neither an experiment nor a run directory has that name or path.

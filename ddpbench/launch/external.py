@@ -71,8 +71,8 @@ def planned_for(
     """Return the experiment's cases on nodes of this shape.
 
     The world size `auto` becomes 1, 2, 4 ... up to the number of ranks that fit on the nodes. If the experiment does
-    not say how many nodes a case has, the case gets as few nodes as have room for it. A case that does not fit is
-    skipped, with a reason.
+    not say how many nodes a case has, the case gets the smallest number of nodes that has room for it. A case that does
+    not fit is skipped, with a reason.
 
     Raises:
         RequestError: the experiment is invalid, or none of its cases fits.
@@ -117,7 +117,7 @@ def write_run(run: RunDir, plan: Plan, machine: dict[str, Any]) -> None:
     """Write a new run directory with the plan and `machine`, the part of machine.json that is known before the job.
 
     Raises:
-        OutputError: the directory holds other files, or cannot be written (then nothing is left behind).
+        OutputError: the directory holds other files, or cannot be written. In this case, no file is left behind.
     """
     made = run.create()
     try:
@@ -133,7 +133,7 @@ def write_run(run: RunDir, plan: Plan, machine: dict[str, Any]) -> None:
 
 
 def _devices(experiment: Experiment, here: Devices, shape: JobShape) -> Devices:
-    """Return the devices by which `auto` is resolved: a GPU, or enough cores, for each rank that fits on the nodes."""
+    """Return the devices with which `auto` is resolved. Each rank that fits on the nodes has a GPU or enough cores."""
     base = experiment.base
     kind = here.kind if base.device == "auto" else base.device
     return Devices(
@@ -152,7 +152,7 @@ def _under_launcher(experiment: Experiment, launcher: Literal["torchrun", "slurm
 def _fitted(entry: PlannedCase, shape: JobShape, catalog: Catalog, *, free: bool) -> PlannedCase:
     """Return the planned case as it runs on these nodes, with a skip reason if it does not fit.
 
-    If `free`, the experiment leaves the number of nodes open, and the case gets as few nodes as have room for it.
+    If `free`, the experiment leaves the number of nodes open. The case gets the smallest number that has room for it.
     """
     if entry.skip_reason is not None:
         return entry

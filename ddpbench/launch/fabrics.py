@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ddpbench.fabric import Fabric
 
 MOST_AT_ONCE = 24
-"""The most networks that exist at once. Beyond it, the least recently used is removed, and made again when needed."""
+"""The largest number of networks at once. To make another one, the least recently used network is removed."""
 
 
 def made_links(case: Case) -> Links:

@@ -25,7 +25,7 @@ from ddpbench.text_safety import command, quoted, shortened
 
 DEFAULT_PORT = 29500
 SLURM_PLACE = "RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID NODE_RANK=$SLURM_NODEID"
-"""Shell assignments that give each process of a job its variables, from those that srun sets for its task."""
+"""Shell assignments that set a process's variables, such as RANK, from the variables that srun sets for its task."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -33,7 +33,7 @@ def check_names(names: Sequence[str], *, twice: str = "") -> None:
     """Check the host names of `--nodes`; `twice` is advice for a name that is given twice.
 
     Raises:
-        RequestError: no name is given, a name cannot be a host's, or a name other than `localhost` is given twice.
+        RequestError: no name is given, a name cannot be a host name, or a name other than `localhost` is given twice.
     """
     bad = [name for name in names if not name or name.isdecimal() or name != quoted(name)]
     if bad or not names:

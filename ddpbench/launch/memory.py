@@ -18,8 +18,9 @@ from ddpbench.workloads.work import state_bytes, work_of
 PROOF_COPIES = 19
 """Memory of a rank's proof as a multiple of its gradient bytes.
 
-The proof has models, gradients and buckets in float32 and in float64, the strategy's and the reference's. Measured
-with ResNet-50's 102 MB under DDP: 18.6 at 2 ranks and 18.4 at 4. The measured steps afterwards take about 3.
+The proof has models, gradients and buckets in float32 and in float64, both for the strategy and for the reference.
+Measured with ResNet-50's 102 MB under DDP: 18.6 at 2 ranks and 18.4 at 4. Later, in the measured steps, the multiple is
+about 3.
 """
 MASTER_COPIES = 2
 """Memory for each rank's gradients where one rank gathers them in float64, as a multiple of the gradient bytes."""

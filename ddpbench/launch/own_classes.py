@@ -161,7 +161,7 @@ def not_an_algorithm(name: str) -> str:
 
 
 def _is_other(tree: ast.Module, name: str, derived: frozenset[str] = frozenset()) -> bool:
-    """Return whether a name in a file certainly means a class that does not derive from an algorithm."""
+    """Return whether a name in a file certainly refers to a class that does not derive from an algorithm."""
     binding = [node for node in ast.walk(tree) if name in _bound_by(node)]
     if name == "object" and not binding:
         return True
@@ -186,7 +186,7 @@ def _bound_by(node: ast.AST) -> set[str]:
 
 
 def class_of(tree: ast.Module, attribute: str) -> ast.ClassDef | None:
-    """Return the class with that name in a file, the last if there are several; None if there is none."""
+    """Return the last class in a file that has this name; None if there is none."""
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == attribute]
     return classes[-1] if classes else None
 

@@ -1,4 +1,4 @@
-"""Finds the files of users' workloads, strategies and profiles. Other modules check that they work."""
+"""Find the files of users' workloads, strategies and profiles. Other modules check that they work."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def resolved(kind: str, name: str) -> str:
 
 
 def hidden_in(experiment: Experiment) -> list[str]:
-    """Return sentences about an experiment's names that packages have registered, but which mean ddpbench's own."""
+    """Return sentences about an experiment's names that packages have registered, but that ddpbench itself uses."""
     axes, base = experiment.axes, experiment.base
     return hidden_names(
         {kind: [str(name) for name in axes.get(kind, [getattr(base, kind)])] for kind in OWN_SETTINGS}
@@ -145,7 +145,7 @@ def cast_notes(cases: Iterable[PlannedCase]) -> list[str]:
 
 
 def check_profile(name: str, own_folder: Path | None) -> None:
-    """Check that the profile of a replay exists, if `name` has the profile's path.
+    """Check that the profile of a replay exists, if `name` contains the profile's path.
 
     Raises:
         ValueError: the file does not exist; the message says which paths were tried.
@@ -222,7 +222,7 @@ def with_located(experiment: Experiment, own_folder: Path) -> Experiment:
 
 
 def _check_values(kind: str, found: Sequence[str], given: Sequence[str]) -> None:
-    """Check that no two names mean the same strategy, workload or algorithm (`kind`); their cases would be equal.
+    """Check that no two names refer to the same strategy, workload or algorithm (`kind`); their cases would be equal.
 
     Raises:
         RequestError: an axis has two such names.
@@ -247,7 +247,7 @@ def _whole(kind: str, name: str) -> str:
 
 
 def _check_apart(found: Sequence[str], given: Sequence[str]) -> None:
-    """Check that no two names mean the same file, module or class, because one name's settings would be lost.
+    """Check that no two names refer to the same file, module or class, because one name's settings would be lost.
 
     Raises:
         RequestError: there are such names.

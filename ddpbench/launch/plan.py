@@ -31,7 +31,7 @@ FABRIC_INTERFACE = "eth0"
 def skip_reasons(entries: Sequence[PlannedCase]) -> str:
     """Return a line for each reason to skip cases.
 
-    It names the first case with this reason, and how many others have it.
+    The line names the first case with this reason, and the number of further cases.
     """
     names = Namer(entry.case for entry in entries)
     by_reason: dict[str | None, list[PlannedCase]] = {}
@@ -65,7 +65,7 @@ class LaunchPlan:
     purpose: Purpose
     round: int
     server_env: dict[str, str]
-    """Variables that must be set before a rank imports anything. Launches with equal ones share a fork server."""
+    """Variables that must be set before a rank imports anything. Launches with equal variables share a fork server."""
     ranks: tuple[PlannedRank, ...]
     cores: tuple[int, ...]
     """The cores that the launch's ranks and their loader workers may use."""
@@ -80,9 +80,9 @@ class Plan:
     order: tuple[tuple[int, str], ...]
     """(round, case id) of every launch, in run order."""
     run_id: str = ""
-    """The id that all records of the run have, so that a different run's are recognized; empty for older runs."""
+    """The id in all records of the run, which tells them from records of a different run; empty for older runs."""
     tried: Mapping[str, Tried] = field(default_factory=dict)
-    """Results of trial steps of users' workloads, which estimates use, by the workload's name with options."""
+    """Results of trial steps of users' workloads, by the workload's name with options. Estimates use these results."""
     claims: tuple[PlannedClaim, ...] = ()
     """The experiment's claims, with the pairs of cases that decide them."""
     crowded: frozenset[str] = field(init=False, repr=False, compare=False)
@@ -179,7 +179,7 @@ def with_seed(experiment: Experiment, stored: StoredPlan | None = None) -> Exper
 def make_plan(experiment: Experiment, cases: Sequence[PlannedCase], stored: StoredPlan | None = None) -> Plan:
     """Return a plan whose rounds have random orders, which `ddpbench.runtime.order` balances.
 
-    Orders are drawn with the budget's seed. If this is not set, a random seed is drawn and stored in the plan's
+    Orders are drawn with the budget's seed. If the seed is not set, a random seed is drawn and stored in the plan's
     experiment. A resumed run keeps its `stored` order, unless its cases have changed; in this case the sweep refuses
     the run later.
 
@@ -265,7 +265,7 @@ def plan_launch(
 def _nearby(hardware: Hardware, processes: int, gpu_addresses: Sequence[str | None]) -> list[tuple[int, ...]]:
     """Return the cores close to each rank's GPU, by rank.
 
-    If they are unknown for any rank, every rank gets all cores.
+    If these cores are unknown for any rank, every rank gets all cores.
     """
     if not gpu_addresses:
         return [hardware.cores] * processes

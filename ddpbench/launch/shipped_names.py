@@ -1,4 +1,4 @@
-"""Names of ddpbench's own workloads, strategies and algorithms, and packages' names that these hide."""
+"""Names of ddpbench's own workloads, strategies and algorithms. They hide equal names that packages register."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SHIPPED: Mapping[str, Collection[str]] = {
     "strategy": STRATEGIES,
     "algorithm": ALGORITHMS,
 }
-"""ddpbench's own names, by setting; the same settings may also name users' classes."""
+"""ddpbench's own names, by the setting that accepts them. These settings also accept names of users' classes."""
 
 
 def hidden_names(named: Mapping[str, Iterable[str]] | None = None) -> list[str]:
-    """Return sentences about packages' strategies, workloads and algorithms that ddpbench's own of the same name hide.
+    """Return sentences about packages' classes that cannot be used by name, because ddpbench itself uses the name.
 
     `named` maps kinds to the names in an experiment, and limits the result to these names.
     """

@@ -36,7 +36,7 @@ from ddpbench.user_files import short_name
 from ddpbench.workloads.shipped import PREFIX
 
 NOTHING_TO_PROVE = "it aggregates nothing, so there is nothing to prove"
-"""The reason for which a strategy whose ranks train separately is not proved."""
+"""The reason why strategies whose ranks train separately are not proved."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,7 +47,7 @@ class ProofVerdict:
     algorithm: str
     schedule: str
     chosen: tuple[str, ...]
-    """The algorithm and the schedule, without those that are the strategy's defaults."""
+    """The algorithm and the schedule. Defaults of the strategy, and names without an alternative, are left out."""
     options: str
     """Options that differ from their defaults, such as `compression=fp16`."""
     promise: str
@@ -232,10 +232,10 @@ _FLAGS = {
 
 @contextmanager
 def _problems_of_flags() -> Iterator[None]:
-    """Have problems of an experiment name the command's flags instead of the experiment's axes.
+    """Make errors from the body name the command's flags instead of the experiment's axes.
 
     Raises:
-        ExperimentError: the same problems, with these names.
+        ExperimentError: the body raised one; its problems now name the flags.
     """
     try:
         yield

@@ -27,9 +27,9 @@ from ddpbench.spec import Case, Links, TargetLoss
 from ddpbench.units import utc_now
 
 PAUSE_S = 5.0
-"""Time between two looks at a launch, s, from which this process is taken to have been stopped meanwhile.
+"""Longest usual time between two looks at a launch, s. After a longer time, this process was probably stopped.
 
-The time without progress then begins again, because launches that wait for this process could make none.
+The time without progress then starts again from zero, because launches that waited for this process made no progress.
 """
 RESTART_S = 40.0
 """Time limit of a restart, s: torchrun kills ranks 30 s after asking them to end, and new ranks then import torch."""
@@ -159,7 +159,7 @@ class LaunchRunner:
         return directory
 
     def _turn_of(self, plan: LaunchPlan) -> dict[str, str]:
-        """Return the environment variable that makes ranks wait for their turn between blocks; empty if none waits."""
+        """Return the environment variable that makes ranks wait for their turn between blocks; empty if they do not."""
         turn = self._turn
         waits = (
             turn is not None and not turn.alone and plan.purpose == "measure" and not whole_because(plan.case)
@@ -172,9 +172,9 @@ class Beside:
     """The launches of this process with which a launch alternates."""
 
     address: str
-    """Where the launch's ranks ask for their turn."""
+    """The address of the turnstile, at which the launch's ranks ask for their turn."""
     cores: Sequence[int]
-    """The cores of all these launches."""
+    """The cores of all launches that alternate."""
     has_turn: Callable[[], bool]
     """Returns whether it is the launch's turn."""
 
@@ -203,10 +203,10 @@ class RunningLaunch:
     asked: dict[str, str]
     """Variables of all ranks, in addition to each rank's own."""
     beside: Beside | None
-    """Launches of this process that compute while this one waits, which is no foreign load; None if there are none."""
+    """Launches of this process that alternate with this one. They do not count as foreign load. None if none."""
     settings: _Settings
     server_share_s: float
-    """Time to start the fork server that is charged to this launch (s)."""
+    """The part of the fork server's start-up time that is charged to this launch (s)."""
     on_pulse: Callable[[Pulse], None]
     lost: Callable[[], str]
     """Returns why the launch cannot continue, or an empty text."""
@@ -322,7 +322,7 @@ class RunningLaunch:
         seen.explain_hang(stopped, settings.hang_timeout_s, settings.hang_setting)
 
     def abandon(self) -> None:
-        """Kill the ranks, and remove their checkpoints; the server may have further launches to serve."""
+        """Kill the ranks, and remove their checkpoints. The server keeps running for further launches."""
         self.server.signal_ranks(signal.SIGKILL)
         self.server.forget()
         _remove_checkpoints(self.request, self.directory)

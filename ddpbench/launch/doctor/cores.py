@@ -1,4 +1,4 @@
-"""Checks of the cores: how many ranks can have one each, and how the cores' clocks behave."""
+"""Checks of the cores: how many ranks can have a core each, and how the cores' clocks behave."""
 
 from __future__ import annotations
 

@@ -47,9 +47,9 @@ _HARMLESS = {
     *("PYTORCH_BUILD_VERSION", "PYTORCH_BUILD_NUMBER", "PYTORCH_VERSION", "TORCH_EXTENSIONS_DIR"),
     *("TORCH_SHOW_CPP_STACKTRACES", "MKL_SERVICE_FORCE_INTEL", "PYTORCH_DOWNLOAD_LINK"),
 }
-"""Variables that only name versions and folders, and those checked under a different topic."""
+"""Variables that need no finding here, because they change no measurement or a different topic checks them."""
 _OFF = ("", "0", "OFF", "FALSE", "PASSIVE", "WARN", "VERSION")
-"""Values (in upper case) of variables that need no finding."""
+"""Values in upper case. A variable with one of these values needs no finding."""
 
 
 def threads(host: Host) -> Iterator[CheckResult]:

@@ -10,9 +10,9 @@ CheckLevel = Literal["ok", "note", "problem"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckResult:
-    """The result of checking one thing (`subject`), with a description of the state it was found in (`found`).
+    """The result of checking one thing (`subject`). `found` describes the state of this thing.
 
-    Level `ok` means that there is nothing to do. `note` means that training runs, but it or its numbers could be
+    Level `ok` means that there is nothing to do. `note` means that training runs, but could be faster or be measured
     better. `problem` means that some training fails on this machine, or all training if `blocks` is set.
     """
 

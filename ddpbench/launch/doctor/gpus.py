@@ -228,7 +228,7 @@ def links(host: Host) -> Iterator[CheckResult]:
 def _nearer(pairs: dict[tuple[str, str], str], far: list[tuple[str, str]]) -> str:
     """Return advice on the GPU pairs in `far`, which have slow links.
 
-    If there is a large set of GPUs without a slow pair, the advice names it.
+    If some GPUs are connected without slow links, the advice lists the largest set of such GPUs that was found.
     """
     names = sorted({name for pair in pairs for name in pair}, key=lambda name: int(name[3:]))
     near = set(pairs) - set(far)
@@ -265,7 +265,7 @@ def _explained(word: str) -> str:
 
 
 def _some(names: list[str], all_pairs: int) -> str:
-    """Return the names of GPU pairs as text: `all N pairs`, or the first four names and the number of the others."""
+    """Return the names of GPU pairs as text: `all N pairs`, or at most four names and the number of further pairs."""
     if len(names) == all_pairs and all_pairs > 1:
         return f"all {all_pairs} pairs"
     shown = ", ".join(names[:4])

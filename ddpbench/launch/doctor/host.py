@@ -25,7 +25,7 @@ from ddpbench.machine.interfaces import Interface, list_interfaces, look_up
 from ddpbench.spec import Catalog
 
 TORCH_TIMEOUT_S = 120.0
-"""Time limit for a first import of torch, seconds. From a slow disk it takes long."""
+"""Time limit for a first import of torch, seconds. The import takes long from a slow disk."""
 COMMAND_TIMEOUT_S = 20.0
 """Time limit for a command, seconds; nvidia-smi is slow if no process keeps the driver loaded."""
 
@@ -48,7 +48,7 @@ class Reply:
 
     @property
     def last_words(self) -> str:
-        """The last line of the command's standard error, or else of its output, or else how the command ended."""
+        """The last line of the command's error output or, if empty, of its output; if both are empty, how it ended."""
         for text in (self.err, self.out):
             lines = [line.strip() for line in text.splitlines() if line.strip()]
             if lines:
@@ -73,12 +73,12 @@ class CpuLoad:
     busy_cores: float
     stolen_share: float
     users: tuple[tuple[str, float], ...]
-    """The busiest processes, by name, and how many cores each uses. They may be other users', or on other cores."""
+    """Names of the busiest processes, and how many cores each uses. They may run on cores that are not measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class TorchAnswer:
-    """Torch's report about its build and devices (made by `ddpbench.worker.checkup`), or why there is none."""
+    """Torch's report about its build and devices (made by `ddpbench.worker.checkup`), or why it is missing."""
 
     facts: dict[str, Any] | None
     failure: str = ""
@@ -112,7 +112,7 @@ def _disk(path: Path) -> Disk:
 
 @dataclass(kw_only=True)
 class Host:
-    """The facts about a machine that checks read: each field is a source of facts. By default, it is this machine."""
+    """The facts about a machine that checks read. Each field is a source of facts, by default about this machine."""
 
     sys_root: Path = Path("/sys")
     proc_root: Path = Path("/proc")
@@ -184,10 +184,10 @@ class Host:
         return TorchAnswer(None, reply.last_words, reply.code)
 
     def group_numbers(self, controller: str, unified: str, legacy: str) -> list[int]:
-        """Return the number in a file of this process's control group and of each parent group, innermost group first.
+        """Return a number about this process's control group and about each parent group, innermost group first.
 
-        The file is called `unified` in control groups v2, and `legacy` in v1, where it belongs to `controller`. The
-        value `max` and unreadable files are left out.
+        Each group has a file with its number, such as a limit. The file is called `unified` in control groups v2, and
+        `legacy` in v1, where it belongs to `controller`. A group is left out if its file cannot be read or has `max`.
         """
         numbers: list[int] = []
         for line in self.read(self.proc_root / "self/cgroup").splitlines():

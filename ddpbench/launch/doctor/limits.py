@@ -17,7 +17,7 @@ SHARED_MEMORY_BYTES = 2**30
 FILES_BESIDE = 256
 """Files that a rank opens besides its sockets, with some margin."""
 SOCKETS_A_PEER = 4
-"""Sockets between two ranks, which share two gloo groups with up to one socket per direction each."""
+"""Sockets between two ranks. They share two gloo groups, and each group has up to one socket per direction."""
 THREADS_A_RANK = 64
 """Threads per rank, for computation, gloo, nccl and loader workers."""
 DISK_BYTES = 2**30

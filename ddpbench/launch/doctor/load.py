@@ -1,4 +1,4 @@
-"""Checks for other programs that would disturb a sweep: the present load of the cores, and claims of other sweeps."""
+"""Check for programs that would disturb a sweep: the present load of the cores, and other sweeps' claims to them."""
 
 from __future__ import annotations
 

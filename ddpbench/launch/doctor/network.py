@@ -11,7 +11,7 @@ from ddpbench.machine.interfaces import LOOPBACK, Interface, faster_than, owner_
 from ddpbench.machine.interfaces import gloo_choice as gloo_choice_of
 
 SHOWN = 8
-"""The most interfaces to describe, because a host that runs containers has dozens."""
+"""The largest number of interfaces to describe. A host that runs containers has dozens of interfaces."""
 
 
 def interfaces(host: Host) -> Iterator[CheckResult]:
@@ -121,8 +121,9 @@ def nccl_choice(host: Host) -> list[Interface]:
     """Return the interfaces that nccl would use for its sockets, chosen as in nccl's src/misc/socket.cc.
 
     Only running interfaces with an address count. If NCCL_SOCKET_IFNAME has two characters or more, nccl uses the
-    interfaces that match it (it lists prefixes; `=` means exact names, `^` excludes). Otherwise nccl uses interfaces
-    named ib..., else any except docker, lo and virbr, else docker, else lo.
+    interfaces that match it (it lists prefixes; `=` means exact names, `^` excludes). Otherwise nccl uses the
+    interfaces whose names begin with ib. If there are none, it tries any except docker, lo and virbr, then docker,
+    then lo.
     """
     running = [each for each in host.interfaces() if each.up and each.addresses]
     given = host.env.get("NCCL_SOCKET_IFNAME", "")

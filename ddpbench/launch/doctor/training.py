@@ -1,4 +1,4 @@
-"""Checks of the backends, devices, strategies and workloads which can train here, and the verdict."""
+"""Check which backends, devices, strategies and workloads can be used on this machine, and give the verdict."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MPI_ASKED = 'backend = "mpi": '
 WORLD_SIZES = (1, 2, 4)
 """World sizes to try, on one and two nodes; any strategy that can run here can use at least one."""
 MODELS = ("mlp", "two_branch")
-"""Models to try; any strategy that can run here can train at least one, but some need a model with branches."""
+"""Models to try. Any strategy that can run here can train one of them; some strategies need a model with branches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,10 @@ class Way:
 
 
 def ways(host: Host) -> list[Way]:
-    """Return the ways to train here, GPUs first; none if torch is broken or lacks gloo, which ddpbench itself needs."""
+    """Return the ways to train here, GPUs first.
+
+    There are none if this is not Linux, or if torch is broken or lacks gloo, which ddpbench itself needs.
+    """
     facts = host.torch().facts
     if facts is None or not facts["distributed"] or not facts["built_in"]["gloo"]:
         return []
@@ -166,7 +169,7 @@ def workloads(host: Host) -> Iterator[CheckResult]:
 
 
 def packages(_host: Host) -> Iterator[CheckResult]:
-    """Report classes of installed packages whose names are also ddpbench's own, and so do not reach these classes."""
+    """Report classes of installed packages that cannot be used by name, because ddpbench itself uses the name."""
     for sentence in hidden_names():
         found, _, advice = sentence.rpartition(": ")
         yield note("packages", found, advice)

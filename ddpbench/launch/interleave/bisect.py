@@ -1,9 +1,9 @@
 """Find the commit that made training slower, by a binary search in which each commit is compared with the good end.
 
-The two ends of the range, a good and a bad commit, are compared first. Then a commit counts as slow if its step time
-divided by the good end's is shown to be above a threshold, and as fast if it is shown to be below. The threshold is the
-geometric mean of 1 and the bad end's ratio. A commit that is undecided when its time is spent, or that does not run, is
-skipped as by `git bisect skip`, and other commits are tried.
+The two ends of the range, a good and a bad commit, are compared first. A commit's ratio is its step time divided by
+the good end's. The threshold is the geometric mean of 1 and the bad end's ratio. A commit counts as slow if its ratio
+is shown to be above the threshold, and as fast if it is shown to be below. A commit that is undecided when its time is
+spent, or that does not run, is skipped as by `git bisect skip`. Other commits are tried instead.
 """
 
 from __future__ import annotations

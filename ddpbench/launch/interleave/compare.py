@@ -46,7 +46,7 @@ class ComparisonRequest:
     overrides: Sequence[str] = ()
     out: Path | None = None
     code: Path | None = None
-    """Commits' files are kept in the subfolder `.code` of this folder, and reused if there already. None: `out`."""
+    """The folder whose subfolder `.code` keeps commits' files, so that they can be reused. None stands for `out`."""
     total_s: float
     fewest: int
     limit: float | None = None

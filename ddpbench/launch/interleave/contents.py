@@ -25,7 +25,7 @@ _NAME = re.compile(r"""^\s*name\s*=\s*["']?([\w.-]+)""", re.MULTILINE)
 
 
 def repository_inside(place: Path, root: Path) -> Path | None:
-    """Return the repository around a folder if it is inside another one, whose root is `root`; otherwise None."""
+    """Return the root of the repository around a folder if this root is inside the folder `root`; otherwise None."""
     found = top_of(place) if place.is_dir() else None
     return found if found is not None and found != root and found.is_relative_to(root) else None
 
@@ -33,8 +33,8 @@ def repository_inside(place: Path, root: Path) -> Path | None:
 def may_be_shared(inner: Path, root: Path, sides: Sequence[Placed]) -> bool:
     """Return whether both sides may use the files of the repository `inner`, which is inside the repository `root`.
 
-    They may if it is a different project, such as a clone of a dependency, so that no commit of `root` has its files. A
-    submodule may be shared if its files are those of the commit that each side names.
+    They may if `inner` is a different project, such as a clone of a dependency, because commits of `root` do not have
+    its files. A submodule may be shared if both sides record the commit of it that is checked out, without changes.
     """
     if is_same_repository(inner, root) or _has_common_commits(inner, root):
         return False
@@ -67,7 +67,7 @@ def _succeeds(folder: Path, *words: str) -> bool:
 
 
 def _link(side: Placed, inner: Path, root: Path) -> str:
-    """Return the commit of the submodule `inner` that a side's code names instead of its files; empty if none."""
+    """Return the commit of the submodule `inner` that a side's code records; empty if it records none."""
     top, relative = repository_of(side), str(inner.relative_to(root))
     if inner.is_relative_to(top):
         return ""

@@ -69,7 +69,7 @@ class Searched:
     path: Sequence[Path] = ()
     """`sys.path`."""
     found: Mapping[Path, str] = field(default_factory=dict)
-    """By file or folder, the name of each module that the finders of editable packages know."""
+    """The modules that the finders of editable packages know: maps a module's file or folder to its name."""
     prefixes: Sequence[Path] = ()
     """The folders of the interpreter's environment."""
     environment: Sequence[Path] = ()
@@ -110,7 +110,7 @@ def _answer(python: str, script: str, *words: str) -> Any:
 def installed_copies(python: str, projects: Iterable[str]) -> dict[str, tuple[str, Path | None]]:
     """Return the packages that are installed as copies of code in a local folder, or of one of these projects.
 
-    The result has, by import name, the project's normalised name and, if it is known, the folder.
+    The result maps import names to the project's normalised name and its folder (None if unknown).
     """
     return {
         top: (name, Path(source).resolve() if source else None)

@@ -2,8 +2,8 @@
 
 If both sides shared a file, its changes would not be measured.
 
-These are the files of workloads, strategies, algorithms and profiles that the experiment names after all settings of
-the command line.
+The files of workloads, strategies, algorithms and profiles are checked. Their names are taken from the experiment,
+after the settings of the command line are applied.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class _Named:
 def with_overrides(side: Placed, overrides: Sequence[str]) -> Placed:
     """Return a side whose settings also include `overrides`, the settings of both sides.
 
-    A relative path in a setting starts at the experiment's folder or at the working directory. If the working directory
-    is below a repository's root and the side's folder is such a root, a path that starts at the working directory is
-    rewritten to start at the root.
+    A relative path in a setting starts at the experiment's folder or at the working directory. The working directory
+    may be below a repository's root, while the side's folder holds an entire repository or commit. In this case, a path
+    that starts at the working directory is rewritten to start at the root.
     """
     here, top = Path.cwd().resolve(), top_of(Path.cwd())
     given = (*overrides, *side.spec.overrides)
@@ -97,8 +97,8 @@ def with_checked_files(sides: tuple[Placed, Placed]) -> tuple[Placed, Placed]:
 
     Nothing is checked if both sides run the code in the working directory. Three kinds of shared files are allowed:
     profiles outside of both sides' repositories; files of strategies and algorithms that ship with ddpbench's
-    experiments; and installed packages' modules, which are the same on both sides. If such a workload is measured and
-    nothing but the code differs, the returned sides' processes check that they import code of their side.
+    experiments; and installed packages' modules, which are the same on both sides. If a workload is in a shared module
+    and the sides differ only in their code, the returned sides' processes check that they import their side's code.
 
     Args:
         sides: both sides, as returned by `with_overrides` and `with_search`.
@@ -211,7 +211,7 @@ def _is_in_environment(side: Placed, found: Path, root: Path) -> bool:
 
 
 def _holding(code: Path, ending: str) -> list[Path]:
-    """Return the files of a side's code whose paths end like this, shortest first, as paths relative to the code."""
+    """Return the files of a side's code whose paths end with `ending`, relative to the code, shortest path first."""
     found = [
         path.relative_to(code)
         for path in code.rglob(ending.rpartition("/")[2])
@@ -248,7 +248,7 @@ def _within(found: Path, tops: Iterable[Path]) -> bool:
 
 
 def _named(experiment: Path, overrides: Sequence[str]) -> Iterator[_Named]:
-    """Yield the names of users' files and modules that an experiment's file has after these overrides.
+    """Yield the names of users' files and modules in an experiment's file, after applying these overrides.
 
     Yield nothing if the experiment cannot be read; this is reported when a side starts.
     """
@@ -277,7 +277,7 @@ def _path_of(kind: str, name: str) -> str:
 
 
 class _NoCatalog:
-    """A catalog without any names. With it, overrides of options have no effect; options name no files."""
+    """A catalog without any names, so that overrides of options have no effect. Options name no files anyway."""
 
     def strategy_names(self) -> list[str]:
         return []

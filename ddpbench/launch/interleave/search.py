@@ -19,7 +19,7 @@ from ddpbench.user_files import is_others
 
 
 def with_search(sides: tuple[Placed, Placed]) -> tuple[Placed, Placed]:
-    """Return both sides with the folders that each searches first, and a description of its code for its processes.
+    """Return both sides, each with the folders that it searches first and a description of its code for its processes.
 
     Sides are returned unchanged if both run the code in the working directory.
     """

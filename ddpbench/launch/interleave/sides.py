@@ -35,7 +35,7 @@ _WORDS = (
 )
 _KINDS = ("ref", "path", "python", "set", "env")
 _PATHS = ("/", "./", "../", "~")
-"""Beginnings of words that mean a folder even if the folder does not exist, because no commit's name has them."""
+"""Beginnings of words that stand for a folder, even if it does not exist. No commit's name begins like this."""
 _TIMES = {
     "budget.rounds_min": "use {fewest}",
     "budget.rounds_max": "use --total",
@@ -43,9 +43,9 @@ _TIMES = {
 }
 _SEED = "budget.seed"
 _OF_BOTH = {_SEED: "leave it out", **_TIMES}
-"""Settings that a comparison sets itself, with what to do instead; `fewest` is the flag for the number of rounds."""
+"""Settings that a comparison sets itself, with advice. `{fewest}` stands for the flag of the fewest rounds."""
 COPIES = ".code"
-"""The folder for commits' files, in a comparison's folder. Its dot makes pytest, mypy and others skip it."""
+"""The folder for commits' files, in a comparison's folder. pytest, mypy and other tools skip it because of its dot."""
 _ASK_S = 120
 """Time limit for git, and for an interpreter to import torch and ddpbench, seconds."""
 
@@ -115,13 +115,15 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
 def check_common(overrides: Sequence[str], sides: Sequence[SideSpec] = (), fewest: str = "--rounds") -> None:
     """Check that no override in `overrides` sets what the comparison sets itself, or contradicts one side's override.
 
+    An override of nothing but the seed is accepted, because `without_order` removes it.
+
     Args:
         overrides: the settings of both sides.
         sides: the sides.
         fewest: the command's flag for the smallest number of rounds, to be named in an error message.
 
     Raises:
-        RequestError: there is such a setting.
+        RequestError: an override is not allowed.
     """
     for text in overrides:
         keys = sure_keys(text)
@@ -177,8 +179,8 @@ def is_side_word(word: str) -> bool:
 def _is_folder(word: str) -> bool:
     """Return whether a word names a folder that is trusted.
 
-    It is not trusted if a different user may have made it, so that its code runs instead of a commit with the same
-    name.
+    A folder that a different user may have made is not trusted. Otherwise its code could run instead of a commit with
+    the same name.
     """
     return Path(word).is_dir() and not is_decoy(word)
 
@@ -186,8 +188,8 @@ def _is_folder(word: str) -> bool:
 def beside_this_code(words: Sequence[str]) -> tuple[SideSpec, SideSpec]:
     """Return the base side that the words describe, and a new side with the code in the working directory.
 
-    If the base names a commit or folder, the new side's code is the repository around the working directory; if there
-    is none, it is the working directory. The words are checked, and nothing is written.
+    If the base names a commit or folder, the new side's code is the repository around the working directory. Outside a
+    repository, it is the working directory. The words are checked, and nothing is written.
 
     Raises:
         RequestError: a word cannot be understood or names something that does not exist, or both sides are the same.
@@ -229,7 +231,7 @@ class Placed:
     """The commit of the side's code, with `+` if its folder has changes or new files; empty outside a repository."""
     experiment: Path
     overrides: tuple[str, ...] = ()
-    """All settings of the command line for this side, with paths that hold in its folder."""
+    """All settings of the command line for this side, with paths that are valid in its folder."""
     first: tuple[Path, ...] = ()
     """The folders that the side's processes search first for modules."""
     code: SideCode | None = None
@@ -259,7 +261,10 @@ def own_code(side: Placed) -> Path:
 
 
 def repository_of(side: Placed) -> Path:
-    """Return the root of the repository around a side's code; the code's folder if it is a commit or there is none."""
+    """Return the root of the repository around a side's code.
+
+    If the code is a commit or is in no repository, return the code's folder.
+    """
     own = own_code(side)
     return own if side.spec.ref else top_of(own) or own
 
@@ -364,8 +369,8 @@ def _repository(spec: SideSpec) -> Path:
 def _own_experiment(spec: SideSpec, experiment: Path, top: Path | None, folder: Path) -> Path:
     """Return the side's own version of the experiment's file, or the given file if it is in no compared repository.
 
-    If the side is a commit, an uncommitted experiment is copied into the commit's folder, so that relative paths in it
-    mean the side's files.
+    If the side is a commit, an uncommitted experiment is copied into the commit's folder. Thus relative paths in the
+    experiment refer to the side's files.
 
     Raises:
         RequestError: the side has no such file, or a link in its commit leads elsewhere.
@@ -405,8 +410,8 @@ def _commit_of(spec: SideSpec, folder: Path | None, out: Path) -> str:
 def commit_at(where: Path, out: Path | None = None, *form: str) -> str:
     """Return the commit that is checked out around a folder, with `+` if there are changes or new files.
 
-    It is empty outside a repository. Files in `out` are not counted as changes, nor are
-    those that Python or ddpbench writes. `form` has options of `git rev-parse`.
+    The text is empty outside a repository. Files in `out`, and files that Python or ddpbench writes, are not counted as
+    changes. `form` has options of `git rev-parse`.
     """
     top = top_of(where)
     if top is None:
@@ -486,7 +491,7 @@ def _path_of(folder: Path, option: str) -> Path | None:
     """Return the path that `git rev-parse` prints for an option; None if the folder is in no usable repository.
 
     Raises:
-        RequestError: git does not answer in time; asking again would only take as long again.
+        RequestError: git does not answer in time. If None was returned, callers would ask again and wait as long.
     """
     if shutil.which(GIT[0]) is None:
         return None
@@ -557,7 +562,7 @@ def why_no_repository(folder: Path) -> str:
 
 
 def commit_named(top: Path, name: str) -> str:
-    """Return the full id of the commit that a name means.
+    """Return the full id of the commit to which a name refers.
 
     Raises:
         RequestError: no commit has that name.
@@ -596,9 +601,9 @@ def _hide(folder: Path) -> None:
 
 
 _MOST_FILES, _MOST_BYTES = 500_000, 16 << 30
-"""The most files and folders, and the most bytes, of a commit; Linux has a sixth of these files."""
+"""The most files and folders, and the most bytes, of a commit. The Linux kernel has a sixth as many files."""
 _BLOCK = 4096
-"""The least bytes that a file occupies on disk."""
+"""The smallest number of bytes that a file occupies on disk."""
 
 
 def _check_size(top: Path, commit: str, spec: SideSpec) -> None:

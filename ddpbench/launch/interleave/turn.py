@@ -51,7 +51,7 @@ def _keep_messages_apart() -> None:
 
 
 _PULSE_S = 5.0
-"""Least time between two messages on a running launch, seconds."""
+"""Shortest time between two messages about a running launch, seconds."""
 
 
 class _Telling(Listener):

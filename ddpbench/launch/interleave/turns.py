@@ -45,9 +45,9 @@ FILE = "comparison.json"
 START_S = 300.0
 """Seconds that a side may take to send its first message."""
 SILENT_S = 600.0
-"""Longest silence of a side after its first message, s. Its sweep itself ends hanging launches and trials."""
+"""Longest silence of a side after its first message, s. Hanging launches and trials are ended by the side's sweep."""
 _END_S = 20.0
-"""Seconds that a side may take to end when it is asked to, and once more after SIGTERM."""
+"""Seconds that a side may take to end after the request, and the same again after SIGTERM."""
 _AT_ONCE_S = 3.0
 """Seconds that interrupted sides may take to end before their processes are killed."""
 _STACK_S = 5.0
@@ -194,7 +194,7 @@ class Turns:
         return self.made
 
     def _opened(self) -> Turnstile | None:
-        """Open a turnstile and return it. If this fails, report it and return None; then entire launches alternate."""
+        """Open a turnstile and return it. If this fails, report it and return None; entire launches then alternate."""
         try:
             return Turnstile()
         except OSError as error:
@@ -265,7 +265,7 @@ class Turns:
 
 
 def too_short(total_s: float, left_s: float, round_s: float, fewest: int) -> str:
-    """Return a sentence that says that time is too short for `fewest` rounds like the first; empty if it is not."""
+    """Return a sentence if the time is too short for `fewest` rounds as long as the first; empty if it suffices."""
     rounds = 1 + max(0, math.floor(left_s / round_s)) if round_s > 0 else fewest
     if rounds >= fewest:
         return ""
@@ -291,7 +291,10 @@ class ReadySide(Protocol):
 
 
 def why_whole(sides: Sequence[ReadySide]) -> tuple[str, bool]:
-    """Return why some cases alternate by entire launches (empty if all alternate by blocks), and whether all do."""
+    """Return why some cases alternate by entire launches, and whether all cases do.
+
+    The reason is empty if all cases alternate by blocks.
+    """
     for side in sides:
         if not side.at_turnstile:
             return f"{WHOLE}, because {side.words} cannot see whose turn it is (an older ddpbench?)", True

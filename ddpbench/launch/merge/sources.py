@@ -1,7 +1,7 @@
 """Read the runs to be merged, and check that their results belong together.
 
-Machines and programs must be alike: every key of `identity` must agree, except the keys in `ALLOCATION`. These say how
-many nodes, cores and GPUs and how large a quota a run had, and which cases its experiment has.
+Machines and programs must be alike: every key of `identity` must agree, apart from the exceptions at `ALLOCATION`. The
+keys in `ALLOCATION` say how many nodes and cores and how large a quota a run had, and which cases its experiment has.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from ddpbench.workloads.shipped import PREFIX
 ALLOCATION = ("cores", "physical_cores", "cpu_quota", "slots", "experiment_digest")
 """Keys of `identity` that may differ between the runs of a merge.
 
-Two other keys may differ in part. `gpus` may differ in number, but not in kind. `workload_digest` is a digest of all
-of a run's workloads. If runs have different workloads, it is compared only if they share a user's class or a replay.
+Two other keys may differ in part. `gpus` may differ in number, but not in kind. `workload_digest`, a digest of all
+workloads of a run, may differ if the runs have different workloads and share no user's class and no replay.
 """
 
 

@@ -1,4 +1,4 @@
-"""Runs Slurm's commands and parses their output."""
+"""Run Slurm's commands and parse their output."""
 
 from __future__ import annotations
 
@@ -78,21 +78,21 @@ class Partition:
 
 
 _VARIABLES = {"time": "TIMELIMIT", "array": "ARRAY_INX"}
-"""Options of sbatch whose environment variables are named differently."""
+"""Options of sbatch whose environment variables have a different name than the option."""
 _NEVER = frozenset(
     [
         *("ARRAY_INX", "CLUSTERS", "ERROR", "NO_REQUEUE", "NTASKS", "OPEN_MODE", "OUTPUT", "REQUEUE", "WAIT"),
         *("IGNORE_PBS", "QUIET"),
     ]
 )
-"""Ends of the names of SBATCH_ variables that are never passed on, because every submission relies on the default."""
+"""Names without SBATCH_ of variables that are never passed on, because submissions rely on the options' defaults."""
 
 
 def environment(script: Path | None) -> dict[str, str]:
     """Return this process's environment without the variables that would override the options in a script.
 
     SLURM_ variables except SLURM_CONF are removed, because a job may have set them. SBATCH_ variables are removed if
-    the script sets the same option, and kept otherwise, such as a user's default account.
+    the script sets the same option, or if they are in `_NEVER`. Others are kept, such as a user's default account.
     """
     text = script.read_text(encoding="utf-8") if script is not None else ""
     names = re.findall(r"^#SBATCH --([a-z0-9-]+)", text, flags=re.MULTILINE)

@@ -32,7 +32,7 @@ MARK = "# The run directory:"
 MOST_ARCHIVE = 2_900_000
 """Largest archive, bytes: Slurm refuses scripts above 4 MB (`max_script_size`), and base64 turns 3 bytes into 4."""
 IMMEDIATE_S = 60
-"""Seconds that a fetch after a job's end may wait for the nodes to be free before it is put off."""
+"""Seconds that a fetch after a job's end waits for the nodes to be free. After that, the fetch fails."""
 FETCH_S = 300.0
 """Time limit of a fetch, seconds."""
 _MOST_FETCHED = 1 << 32

@@ -24,16 +24,16 @@ from ddpbench.records.sessions import read_sessions
 from ddpbench.text_safety import command
 
 POLL_S = 5.0
-"""The first wait after a job's state has changed, seconds; not shorter, as the controller serves an entire cluster."""
+"""The first wait after a job's state has changed, seconds. Shorter waits could burden the cluster's controller."""
 RUNNING_POLL_S = 15.0
 WAITING_POLL_S = 60.0
-"""The longest wait while a job runs, seconds, and while all jobs wait, perhaps for days."""
+"""The longest wait between checks, seconds: the first while a job runs, the second while none runs."""
 _SLOWER = 1.25
 """The factor by which the wait grows each time."""
 SETTLE_S = 15.0
 """Seconds that the records of an ended job may take to appear here on a shared file system."""
 FETCH_EVERY_S = 60.0
-"""Seconds between fetches from nodes' own disks during a job, and so the most that is lost with a node."""
+"""Seconds between fetches from nodes' own disks during a job. If a node fails, records since the last one are lost."""
 AGAIN_S = 10.0
 FETCH_TRIES = 5
 """Seconds between attempts to fetch records after the job has ended, and the number of attempts."""
@@ -193,7 +193,7 @@ class Follower:
     def _adopt(self, *only: SubmittedSize) -> None:
         """Record active jobs that were submitted but never recorded.
 
-        If sizes are given, only look at the jobs of these.
+        If sizes are given, look only at the jobs of these sizes.
         """
         sizes = {size.script: size for size in only or self.submission.sizes}
         known = {job.job_id for size in self.submission.sizes for job in size.jobs}

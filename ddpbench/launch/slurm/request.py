@@ -32,7 +32,7 @@ _OWN = {
     **dict.fromkeys(("clusters", "cluster"), "submit from a login node of that cluster"),
     **dict.fromkeys(("parsable", "wait", "test-only", "quiet"), "ddpbench submit does the same itself"),
 }
-"""Options of sbatch that a submission does not take, with what to do instead; most of them it sets itself."""
+"""Options of sbatch that a submission does not accept, each with advice or the reason."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +40,7 @@ class Option:
     """An option of sbatch that fits on one line of a script. An option without a value is a switch.
 
     Raises:
-        RequestError: the name cannot be an option's name, or ddpbench sets this option itself (`_OWN`).
+        RequestError: the name cannot be an option's name, or the option is not accepted (see `_OWN`).
     """
 
     name: str
@@ -121,7 +121,7 @@ def parse_option(text: str) -> Option:
     """Parse an option of sbatch, such as `qos=high` or `hold`.
 
     Raises:
-        RequestError: the text is not an option, or ddpbench sets this option itself.
+        RequestError: the text is not an option, or the option is not accepted.
     """
     name, equals, value = text.partition("=")
     name = name.strip().removeprefix("--")

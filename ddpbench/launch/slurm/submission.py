@@ -177,7 +177,8 @@ def plan_submission(
     """Plan the submission of an experiment, or read it if its directory exists already. Nothing is written.
 
     A case runs in the smallest allocation that has enough nodes. The base case of a speed-up also runs in each
-    allocation that has a case of the same curve. Thus both are measured on the same nodes and in the same rounds.
+    allocation that has a case of the same curve. Thus a case and its base case are measured on the same nodes and in
+    the same rounds.
 
     Raises:
         RequestError: the experiment is invalid, none of its cases fits, or the directory holds a different submission.

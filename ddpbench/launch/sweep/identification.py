@@ -51,7 +51,7 @@ class Found:
 
     gpu_addresses: list[str | None]
     plan: Plan
-    """The plan, in which only one of several bucket caps that make the same buckets is run."""
+    """The plan. If several bucket caps make the same buckets, the plan runs only one of them."""
     tried: dict[str, Tried]
     """Results of trials of users' workloads, by name with options."""
 
@@ -84,7 +84,8 @@ def check_resumable(prepared: Prepared) -> None:
 def _apart(prepared: Prepared, toml: str) -> dict[str, str]:
     """Return, by a digest's name, a text that may explain why the digest has changed.
 
-    For the experiment's digest it names the changed settings, for the workloads' digest the source files.
+    The text for the experiment's digest names the changed settings. The text for the workloads' digest names the
+    source files.
     """
     before = ""
     with contextlib.suppress(OSError, DdpbenchError):  # the file is read only for the message

@@ -22,7 +22,7 @@ MOST_MEMORY = 0.8
 """Greatest fraction of the free memory that launches may use together."""
 
 MOST_AT_ONCE = 8
-"""Most launches that alternate. With more, blocks of two launches would lie further apart than disturbances last."""
+"""Most launches that alternate. With more, the time between two launches' blocks would exceed most disturbances."""
 
 
 def interleaved_groups(
@@ -30,9 +30,9 @@ def interleaved_groups(
 ) -> Sequence[Sequence[PlannedCase]]:
     """Divide the launches of a round into groups of at most `MOST_AT_ONCE` launches that can alternate.
 
-    A launch that cannot wait for others is a group of its own. Cases with the same base case, and then neighbours in
-    the plan, which share most settings, come into one group as far as possible. The launches of a group keep the
-    round's order, and the groups have the order of their first launches.
+    A launch that cannot wait for others forms a separate group. As far as possible, cases with the same base case are
+    in one group, and so are neighbours in the plan, which share most settings. The launches of a group keep the round's
+    order, and the groups have the order of their first launches.
     """
     place = {entry.case.case_id: number for number, entry in enumerate(planned)}
 
@@ -50,10 +50,10 @@ def interleaved_groups(
 
 
 def _can_wait(case: Case) -> bool:
-    """Return whether a case's launches can wait for others in the middle.
+    """Return whether a case's launches can pause between blocks of steps while other launches compute.
 
-    Over emulated links they cannot: an idle link saves up a burst, so the next block would be faster than the link. In
-    a comparison, both sides have that advantage.
+    Launches over emulated links cannot. A link that was idle lets a burst through, so the next block would be faster
+    than the link. In a comparison this does no harm, because both sides have the same advantage.
     """
     return not whole_because(case) and not case.fabric
 

@@ -1,4 +1,4 @@
-"""Run a sweep's launches on their cores, GPUs and networks. In a comparison, they alternate with the other side's."""
+"""Run a sweep's launches on their cores, GPUs and networks. In a comparison, launches of both sides alternate."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Launching:
         server: Ranks,
         sharing: Sequence[PlannedCase],
     ) -> float:
-        """Return the start-up time of a server that is charged to one of its launches in round `number`, seconds."""
+        """Return the part of a server's start-up time that is charged to one launch in round `number`, seconds."""
         share = launches_of_one_server(entry, sharing)
         return servers.charged_s(server, number) / share if share else 0.0
 
@@ -151,9 +151,10 @@ class Launching:
     def launch_group(
         self, entries: Sequence[PlannedCase], number: int, servers: Servers, *, sharing: Sequence[PlannedCase]
     ) -> Sequence[PlannedCase]:
-        """Run launches of round `number`. If there are several, they run at once, and their blocks of steps alternate.
+        """Run launches of round `number`, and return the cases that were not started.
 
-        If memory gets short, no more of them are started. Returns the cases that were not started.
+        Several launches run at once, and their blocks of steps alternate. If memory gets short, no more launches are
+        started. If no turnstile can be made, only the first launch is run.
         """
         turnstile = self._turnstile(number) if len(entries) > 1 else None
         if turnstile is not None:
@@ -182,9 +183,9 @@ class Launching:
         servers: Servers,
         sharing: Sequence[PlannedCase],
     ) -> Sequence[PlannedCase]:
-        """Start launches one after another, while no other computes; then let their blocks alternate.
+        """Start launches one after another, each while no other launch computes; then let their blocks alternate.
 
-        Returns the cases that were not started, because memory got short.
+        Returns the cases that were not started because memory got short.
         """
         ids = [entry.case.case_id for entry in entries]
         with InterleavedLaunches(turnstile) as together:
@@ -222,8 +223,8 @@ class Launching:
     def _prepared_s(servers: Servers, plan: LaunchPlan) -> float:
         """Have a launch's fork server import what its ranks need; return the time it took (s).
 
-        An import that spoils a server would end the ranks that the server has forked before, so all launches are
-        prepared before any of them is started.
+        If the imports make a server unable to fork, the server is replaced, and the ranks that it has forked end.
+        Therefore all launches are prepared before any of them is started.
         """
         server, began = servers.of(plan.server_env), time.monotonic()
         with suppress(ServerGoneError):  # the launch starts another one
@@ -237,5 +238,5 @@ class Launching:
 
 
 def _has_turn(turnstile: Turnstile, side: str) -> bool:
-    """Return whether a launch computes: it has the turn, or it is starting, and nobody has the turn yet."""
+    """Return whether a launch computes: it has the turn, or nobody has the turn because this launch is starting."""
     return turnstile.holder in (side, "")

@@ -1,4 +1,4 @@
-"""The progress of a sweep: which launches are done, and how long the rest will take. Reports both."""
+"""Track and report the progress of a sweep: which launches are done, and how long the rest will take."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ class Progress:
         self.result.measured_s += outcome.measured_s
 
     def tell_plan(self) -> None:
-        """Report the plan and the estimated time left, and whether the budget has room for `rounds_min` rounds."""
+        """Report the plan and the estimated time left. Warn if the budget has no room for `rounds_min` rounds."""
         estimate = self.plan.left_s(self.done, shared=self._shared)
         self._listener.planned(self.plan, self._run, len(self.done.endings), estimate)
         self._tell_room("as estimated", self._budget.total, 0)
 
     def tell_room(self, when: str, number: int) -> None:
-        """Report it if the remaining budget has room for more or fewer rounds than `rounds_min`.
+        """Report how many of the planned rounds fit into the remaining budget, if this number has changed.
 
         `when` is the beginning of the report, such as `after round 3`. Round `number` is next.
         """

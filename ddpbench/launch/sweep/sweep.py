@@ -123,7 +123,7 @@ class Sweep:
             self._progress.warn(problem)
 
     def _claims_nothing(self) -> bool:
-        """Return whether this sweep claims no cores, because they may be shared, or there is a gate."""
+        """Return whether this sweep claims no cores, because the cores may be shared or the sweep has a gate."""
         return self._shared or self._gate is not None
 
     def _work(self) -> None:
@@ -213,7 +213,7 @@ class Sweep:
         return launches[: sum(end <= left_s for end in ends)]
 
     def _groups(self, todo: Sequence[PlannedCase]) -> Sequence[Sequence[PlannedCase]]:
-        """Return the launches of a round in groups; those of a group run at once, and their blocks alternate."""
+        """Return the launches of a round in groups. The launches of a group run at once, and their blocks alternate."""
         if self._budget.turns == "launches" or self._gate is not None:
             return [[entry] for entry in todo]
         return interleaved_groups(todo, self._progress.plan.runnable)

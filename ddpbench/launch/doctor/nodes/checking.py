@@ -36,7 +36,7 @@ class NodeSeat:
     count: int
     first: str
     spare: bool = False
-    """True for all but the first process on a node, which take no part."""
+    """False for the first process on a node. Further processes are spare and take no part in the check."""
 
 
 def seat_of(names: str, host: Host, env: Mapping[str, str] = os.environ) -> NodeSeat:
@@ -92,7 +92,7 @@ def _addresses_of(name: str) -> list[str]:
 
 
 def _slurm_addresses(env: Mapping[str, str]) -> list[str]:
-    """Return the addresses that Slurm has for a job's nodes. The nodes' names may not resolve.
+    """Return the addresses that Slurm has for a job's nodes, because the nodes' names may not resolve.
 
     Raises:
         LaunchError: Slurm does not report the nodes.
@@ -158,8 +158,8 @@ def own_node(seat: NodeSeat, host: Host) -> Node:
 def _address(interface: Interface, why: str) -> str:
     """Return the address at which gloo would listen.
 
-    This is the address at the end of `why` (gloo's reason for the interface), if any, else the interface's first
-    address.
+    `why` is gloo's reason for choosing the interface. If `why` ends with an address of the interface, this address is
+    returned, otherwise the interface's first address.
     """
     return next((one for one in interface.addresses if why.endswith(f" {one}")), interface.addresses[0])
 
@@ -180,7 +180,7 @@ def check_nodes(
 ) -> Sequence[CheckResult] | None:
     """Return findings about the nodes and their links, with the verdict last.
 
-    Only the first node gets them; others get None.
+    Only the first node gets the findings; the other nodes get None.
 
     Raises:
         RequestError: see `seat_of`.

@@ -28,9 +28,9 @@ JOIN_S = 120.0
 _MOST_LINE = 1 << 20
 _HELLO = b"ddpbench doctor\n"
 _TURN = b"\x01"
-"""Sent to a node that has connected, when its pair is to be measured."""
+"""The message that tells a connected node to begin measuring the connection."""
 _TURNS = 4
-"""Multiple of `PATIENCE_S` to wait for a node that may itself be waiting for unreachable ones."""
+"""The time to wait for a node, in units of `PATIENCE_S`. The node may itself be waiting for unreachable nodes."""
 _Read = TypeVar("_Read")
 
 
@@ -51,7 +51,7 @@ class Node:
     """Other usable interfaces, each as `eth0 10.0.0.2`."""
     speed_mbps: Annotated[int, Field(ge=0, lt=2**40)] = 0
     faster: Words = ""
-    """Text on an interface that claims at least twice the rate of gloo's; empty if there is none."""
+    """A description of an interface that claims at least twice the rate of the one that gloo uses; empty if none."""
     versions: tuple[Words, ...] = ()
 
     @property
@@ -74,7 +74,7 @@ class _Line:
         """Return the next line.
 
         Raises:
-            OSError: no line arrives before the deadline, or it is longer than `most` bytes.
+            OSError: no line arrives before the deadline, or the line is longer than `most` bytes.
         """
         while b"\n" not in self._data[:most]:
             if len(self._data) >= most:
@@ -128,7 +128,7 @@ def rounds_of(count: int) -> list[list[tuple[int, int]]]:
 def take_part(
     me: Node, count: int, first: tuple[str, int], *, waiting: Callable[[str], None] = lambda _: None
 ) -> tuple[list[Node], list[NodePair]]:
-    """Exchange descriptions with the other nodes and measure this node's links; return all nodes, and measured pairs.
+    """Exchange descriptions with the other nodes and measure this node's links; return all nodes and measured pairs.
 
     Node 0 returns all pairs; every other node returns the pairs that it measured itself. `first` is the address and
     port at which node 0 listens. `waiting` is called with a phrase that says which nodes are missing.
@@ -198,7 +198,7 @@ def _joined(
     *,
     waiting: Callable[[str], None],
 ) -> tuple[dict[int, Node], dict[int, _Line]]:
-    """Wait until all other nodes have connected. Return all nodes, and the connections to the others, by node number.
+    """Wait until all other nodes have connected. Return all nodes and the other nodes' connections, by node number.
 
     Raises:
         LaunchError: a node did not connect in time.
@@ -291,8 +291,8 @@ def _answer_s(count: int) -> float:
 def _try_all(me: Node, nodes: Sequence[Node], listener: socket.socket) -> list[NodePair]:
     """Measure the pairs that include this node, round by round. In each pair, the node with the lower number connects.
 
-    Returns the pairs that this node measured by connecting, and the pairs whose other node should have connected but
-    did not.
+    Returns the pairs for which this node connected. They are followed by pairs with a problem: the other node should
+    have connected, but did not.
     """
     found: list[NodePair] = []
     with ExitStack() as stack:

@@ -15,11 +15,11 @@ from ddpbench.units import format_bit_rate, format_seconds
 SLOW = 0.7
 """A link is slow below this fraction of the other links' median rate."""
 OF_THE_INTERFACE = 0.5
-"""A link is also slow below this fraction of its interfaces' claimed rate or of `ONE_STREAM`, whichever is less."""
+"""A link is noted if it is slower than this fraction of its interfaces' claimed rate (at most `ONE_STREAM`)."""
 ONE_STREAM = 10e9
-"""The highest rate that is expected of one connection, bit/s, because Python may not fill a faster link with it."""
+"""The highest rate expected of one connection, bit/s. Python may be too slow to fill a faster link."""
 CLOCKS_APART_S = 0.5
-"""Clock differences above this confuse readers of two nodes' logs; ddpbench's numbers do not depend on them."""
+"""The clock difference of two nodes above which their logs are hard to compare; measurements do not depend on it."""
 
 
 def judged(nodes: Sequence[Node], pairs: Sequence[NodePair]) -> list[CheckResult]:
@@ -91,7 +91,7 @@ def _links(nodes: Sequence[Node], pairs: Sequence[NodePair]) -> Iterator[CheckRe
 def _slow(nodes: Sequence[Node], pairs: Sequence[NodePair]) -> Iterator[CheckResult]:
     """Report each node whose links are all slow compared with links between other nodes.
 
-    Then report other slow links.
+    Then report slow links between the remaining nodes.
     """
     if len(pairs) < 3:
         return  # the one link of two nodes has nothing to compare with

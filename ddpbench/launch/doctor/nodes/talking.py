@@ -20,7 +20,7 @@ WARM_S = 0.1
 """Seconds at the start that are not counted, because a connection starts slowly."""
 PATIENCE_S = 10.0
 MEASURED_S = 40.0
-"""Time limit for all measurements of a pair, seconds. Normally they take one or two."""
+"""Time limit for all measurements of a pair, seconds. Normally they take one or two seconds."""
 MOST_NODES = 1 << 20
 _BLOCK = bytes(1 << 18)
 _PING = struct.Struct("!qq")
