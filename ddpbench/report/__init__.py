@@ -24,8 +24,8 @@ def write_report(
     """Write a run's `report.html` and figures, and return the path of the page.
 
     The figures are written as `figures/*.png` and in the formats `wanted`. Formats that an earlier report wrote are
-    written again, so that no figure is older than the page. With a `painter`, several processes draw. The page loads
-    nothing from the network or from other files. Equal summaries give equal bytes.
+    written again, so that no figure is older than the page. A `painter` can draw figures in several processes. The page
+    loads nothing from the network or from other files. Equal summaries give equal bytes.
 
     Raises:
         OutputError: the run directory cannot be written.

@@ -22,14 +22,14 @@ MARKED = f"{STAR}: the parts do not describe the timed steps, which take another
 
 
 def unlike_timed(checks: Checked) -> frozenset[str]:
-    """Return the ids of the cases whose instrumented steps are shown to take another time than their timed ones."""
+    """Return the ids of the cases whose instrumented steps failed the check that they take as long as timed steps."""
     return frozenset(violation.case_id for violation in checks.of("instrumented_as_timed"))
 
 
 def label_of(rows: Iterable[Row]) -> tuple[str, ...]:
-    """Return a figure's label: the phrases on emulation of the row that needs the most of them.
+    """Return a figure's label, which describes the emulation of its rows in phrases; empty if no row was emulated.
 
-    Empty if no row was emulated.
+    The phrases are those of the row that needs the most phrases.
     """
     return max((tuple(virtual_words(row.case)) for row in rows), key=_count, default=())
 
@@ -153,7 +153,7 @@ def marks_of(
     """Return sentences that explain the figure's grey ground and hollow markers, and name missing cases.
 
     `missing` has the name and reason of each missing case, by case id. Grey ground is shading behind oversubscribed
-    cases. `ground` holds the rows that decide whether the figure has it, by default `rows`.
+    cases. `ground` holds the rows that decide whether the figure has grey ground; if None, `rows` decide.
     """
     hollow = ["Hollow markers: emulated or dilated."] if any(row.emulated for row in rows) else []
     return [*not_shown(missing), *grey_ground(rows if ground is None else ground), *hollow]
@@ -185,7 +185,7 @@ def not_shown(missing: Mapping[str, str], *, most: int = _MOST_NAMED) -> list[st
 
     Args:
         missing: name and reason of each missing case, by case id.
-        most: how many cases to name; the sentence counts the others.
+        most: how many cases to name; the sentence states the number of other cases.
     """
     reasons = list(missing.values())
     more = f" and {len(reasons) - most} more" if len(reasons) > most else ""

@@ -54,7 +54,7 @@ class Embedded:
 
     @property
     def caption(self) -> str:
-        """Return what stands beneath the picture, without phrases that the page states for all cases."""
+        """Return the text beneath the picture, without phrases that the page states for all cases."""
         return self._fitted.caption
 
     @property
@@ -85,7 +85,7 @@ class Embedded:
 
 
 _PLACE = re.compile(r"&(wide|narrow)-(\d+);")
-"""A placeholder. Texts from a run cannot match, because `&` is escaped in them."""
+"""Matches a placeholder for a picture. Texts from a run cannot match, because `&` is escaped in them."""
 
 
 def with_pictures(html: str, drawn: Sequence[DrawnPicture]) -> str:
@@ -151,7 +151,7 @@ class TableCounter:
     def table(self, table: Table | None) -> NumberedTable | None:
         """Return the table with the next number, and with evenly rounded columns.
 
-        Return None for None, which uses up no number.
+        If `table` is None, return None and use no number.
         """
         if table is None:
             return None

@@ -13,13 +13,13 @@ from ddpbench.report.draw.canvas import note_characters, wrapped
 from ddpbench.report.parts import Picture
 
 MOST_WORDS = 14
-"""Maximum number of words in a title. Numbers do not count, such as `16`, `5.3` or `1,024`."""
+"""Maximum number of words in a title. Numbers such as `16`, `5.3` or `1,024` are not counted as words."""
 MOST_LINES = 2
 """Maximum number of lines of the text beneath a picture."""
 
 _PAGE = 0.9
-"""Characters that fit on a caption line of the page, as a fraction of those in the picture's file, whose letters are
-narrower.
+"""Number of characters in a line of a caption on the page, divided by the number in the picture's file. It is below 1
+because the letters in the file are narrower.
 """
 _AROUND = "Figure 10. Open SVG"
 """Example of the text that shares a caption's lines on the page: the figure's number and a link."""
@@ -38,8 +38,8 @@ def short_enough(title: str) -> bool:
 def first_short(*titles: str) -> str:
     """Return the first of the titles that is short enough, or else the last.
 
-    A section passes its titles from the most to the least informative, so that long names of cases lead to a shorter
-    one.
+    A section passes its titles from the most to the least informative. So if names of cases are long, a less
+    informative title is used.
     """
     return next(filter(short_enough, titles), titles[-1])
 
@@ -47,8 +47,8 @@ def first_short(*titles: str) -> str:
 def fitted(picture: Picture) -> Picture:
     """Return the picture with a title and a caption that follow the rule.
 
-    A title that is too long is cut, for example because a case's name is long. `reading` then begins with the whole
-    title. It also gets the sentences of the caption that do not fit beneath the picture.
+    A title that is too long is cut, for example because a case's name is long. In this case, `reading` begins with the
+    complete title. `reading` also gets the sentences of the caption that do not fit beneath the picture.
     """
     heading, whole = cut(picture.heading)
     caption, rest = beneath(picture.caption, picture.width_in)
@@ -66,10 +66,10 @@ def cut(title: str) -> tuple[str, str]:
 
 
 def beneath(caption: str, width_in: float) -> tuple[str, str]:
-    """Split a caption into the sentences that fit beneath a picture, and the others.
+    """Split a caption into the sentences that fit beneath a picture, and the remaining sentences.
 
-    The first sentences fit, so a section puts the most important ones first. `width_in` is the picture's width in
-    inches.
+    The sentences that do not fit are always the last ones, so a section puts the most important sentences first.
+    `width_in` is the picture's width in inches.
     """
     width = int(_PAGE * note_characters(width_in))
     sentences = sentences_of(caption)

@@ -12,19 +12,19 @@ from ddpbench.report.parts import Section, Table
 DETAILS = frozenset({"communication", "laws", "network", "strategies"})
 """Anchors of sections whose figures are folded unless the answer refers to them.
 
-They explain other sections or repeat numbers of the summary table.
+These sections explain other sections, or repeat numbers of the summary table.
 """
 FEW_ROWS = 2
 FEW_CELLS = 16
 """A figure with at most FEW_ROWS rows and FEW_CELLS cells of data says no more than its title and the summary table."""
 MOST_FINDINGS = 4
-"""Number of findings that a page shows at once. If a finding on a claim comes later, all up to it are shown."""
+"""Number of findings that a page shows at once. It shows more if needed to include all findings on claims."""
 MOST_LIMITS = 3
 """Maximum number of texts on validity that are not folded."""
 LONGEST_LIMIT = 20
-"""Maximum number of words that a page shows at once of a text on validity, if the text can be divided so."""
+"""Maximum number of words in the part of a text on validity that is not folded, if the text can be divided."""
 SHORTEST_LIMIT = 4
-"""Minimum number of these words: fewer, such as `Doubtful`, would say nothing alone."""
+"""Minimum number of words in the part that is not folded. `Doubtful` alone, for example, would say nothing."""
 
 
 def folded(section: Section, answer: Iterable[Finding]) -> list[bool]:
@@ -41,7 +41,7 @@ def folded(section: Section, answer: Iterable[Finding]) -> list[bool]:
 
 
 def says_little(table: Table) -> bool:
-    """Return whether a figure's data are so few that the figure only repeats them."""
+    """Return whether a figure has at most FEW_ROWS rows and FEW_CELLS cells of data, so that a page folds it."""
     return len(table.rows) <= FEW_ROWS and len(table.rows) * len(table.columns) <= FEW_CELLS
 
 
@@ -54,8 +54,8 @@ def open_findings(findings: Sequence[Finding]) -> int:
 def without_repeats(findings: Iterable[Finding], answer: Collection[Finding]) -> list[Finding]:
     """Return the findings that say something which the answer does not.
 
-    A finding repeats the answer if it equals one of the answer's findings. It also does if one of these has the same
-    section as its evidence and includes all of its cases. Findings on claims are always kept, because each has its own
+    A finding is left out if the answer has an equal finding. It is also left out if a finding of the answer has the
+    same section as evidence and includes all of its cases. Findings on claims are always kept, because each has its own
     verdict.
     """
     return [
@@ -72,8 +72,9 @@ def _within(one: Finding, answer: Finding) -> bool:
 def in_short(text: str) -> tuple[str, str]:
     """Divide a text on validity into a short sentence, which a page shows, and the rest, which it folds.
 
-    The short one is the first sentence, or as much of it as `LONGEST_LIMIT` allows. It ends at a colon, at a semicolon,
-    or before the words in brackets that end the sentence. The rest may be empty.
+    The short sentence is the text's first sentence. If the sentence has more words than `LONGEST_LIMIT`, it is divided
+    at a colon, at a semicolon, or before brackets at its end. If this is not possible, it stays undivided. The rest may
+    be empty.
     """
     first, *others = sentences_of(text)
     if words_in(first) <= LONGEST_LIMIT:
@@ -101,7 +102,7 @@ def _ends(sentence: str) -> Iterator[int]:
 
 
 def _closes_at_end(rest: str) -> bool:
-    """Return whether the bracket with which a text begins ends with the text, but for a full stop."""
+    """Return whether the bracket that opens a text is closed at the text's end, just before the full stop."""
     depth = 0
     for place, letter in enumerate(rest):
         depth += (letter == "(") - (letter == ")")

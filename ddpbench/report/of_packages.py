@@ -1,4 +1,4 @@
-"""Add sections that installed packages register to the page, after each was checked, drawn and rendered.
+"""Check, draw and render the sections that installed packages register, and add them to the page.
 
 If one of these steps fails, the page shows the reason in place of the section, and the rest of the page is
 unaffected.

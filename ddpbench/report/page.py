@@ -186,7 +186,7 @@ def _of_packages(
     ids: Iterable[str],
     wanted: PictureFormats,
 ) -> list[OfPackage]:
-    """Return the sections that installed packages register, drawn.
+    """Return the sections that installed packages register, with their pictures drawn.
 
     `core` holds the page's other sections, and `ids` the ids of the page's table rows.
     """
@@ -269,7 +269,7 @@ def _conclusions(
 
 
 def _holders(findings: Iterable[Finding]) -> Mapping[str, list[str]]:
-    """Return, by tag, the numbers of the findings that have it."""
+    """Return, for each tag, the numbers of the findings that have this tag."""
     holders: dict[str, list[str]] = {}
     for number, finding in enumerate(findings, start=1):
         for tag in finding.tags:
@@ -282,8 +282,8 @@ def _anchored(
 ) -> Sequence[tuple[Finding, str]]:
     """Return each finding with the anchor to which it links.
 
-    The anchor is that of the finding's evidence, or of the summary if the page has no such section. The phrases in
-    `shared` are left out of the findings.
+    The link leads to the section that is the finding's evidence, or to the summary if the page lacks this section. The
+    phrases in `shared` are left out of the findings.
     """
     anchors = {"summary", "method", "provenance", "validity"} | {section.anchor for section in sections}
     return [
@@ -403,7 +403,7 @@ def _part(machine: Mapping[str, object], name: str) -> Mapping[str, object]:
 def _resumes(summary: RunSummary) -> str:
     """Return the command that continues the run.
 
-    For a run on a launcher's nodes, this is the command that prints what to run on these nodes.
+    If the run was planned for a launcher's nodes, return the `ddpbench plan` command, which prints what to run there.
     """
     context = _part(summary.about.machine, "context")
     if "submitted_nodes" in context:

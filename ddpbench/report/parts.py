@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 FEW_COLUMNS, SEVERAL_COLUMNS, MANY_COLUMNS = 4, 9, 12
-"""A table with more than FEW_COLUMNS is shown as cards on a phone. With more than SEVERAL_COLUMNS its columns are set
-closer together, with more than MANY_COLUMNS closest.
+"""A table with more than FEW_COLUMNS is shown as cards on a phone. A table with more than SEVERAL_COLUMNS has its
+columns closer together. A table with more than MANY_COLUMNS has them closest.
 """
 LONGEST_INTERVAL = 24
 """Maximum length of an interval, such as `[1,234,000, 1,235,000]`, in characters."""

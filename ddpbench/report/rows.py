@@ -110,9 +110,8 @@ class Row(CaseSummary):
 def rows_of(summary: RunSummary) -> list[Row]:
     """Return the cases of a run as typed rows, in the summary's order.
 
-    A case whose throughput must be wrong has the status `IMPOSSIBLE`. A case whose model is computed by another
-    framework than torch has no fields of `_OVER_BASE`: its base case is torch's, so the quotient would compare two
-    frameworks.
+    A case whose throughput must be wrong has the status `IMPOSSIBLE`. If a framework other than torch computes a case's
+    model, the case's `_OVER_BASE` fields are None. Its base case uses torch, so they would compare two frameworks.
     """
     withheld = summary.conclusions.checks.withheld
     cases = [summary.planned[one.case_id] for one in summary.by_case]
@@ -147,7 +146,7 @@ def _row(summary: CaseSummary, case: Case, names: Namer, machine: Mapping[str, o
 
 
 _OVER_BASE = ("speedup", "efficiency", "speedup_to_loss")
-"""Fields that are quotients of a case and its base case."""
+"""Fields that are ratios of a case's results to the results of its base case."""
 
 
 def _with_layouts(rows: Sequence[Row]) -> list[Row]:

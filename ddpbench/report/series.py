@@ -64,7 +64,7 @@ def _rate_at(series: Series, size: int) -> float:
 class Panel:
     """Rows that differ only in strategy, ranks, bucket cap and options.
 
-    `name` distinguishes them from the rows of other panels.
+    `name` distinguishes the panel from other panels.
     """
 
     name: str
@@ -134,7 +134,7 @@ class Panel:
 def panels_of(rows: Iterable[Row]) -> list[Panel]:
     """Return the rows grouped into panels, those with the most successful cases first.
 
-    Panels whose cases exchange nothing are left out, unless this applies to all panels.
+    Panels whose cases exchange nothing are left out. If this would leave no panel, all panels are kept.
     """
     rows = list(rows)
     groups: dict[tuple[Any, ...], list[Row]] = {}

@@ -21,7 +21,8 @@ _INTERVAL = re.compile(r"\[[^\[\]<>&]{3,28}\]")
 def environment(folder: Path = _HERE) -> jinja2.Environment:
     """Return the Jinja environment for the templates in a folder, which may also use the report's templates.
 
-    All pages have the same style and script: `head.html` begins a page with the one, `end.html` ends it with the other.
+    All pages have the same style and script. `head.html`, which begins a page, contains the style. `end.html`, which
+    ends a page, contains the script.
     """
     templates = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, _HERE]),

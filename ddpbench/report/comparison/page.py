@@ -16,7 +16,7 @@ from ddpbench.report.templates import environment
 from ddpbench.version import VERSION
 
 _NUMBERS = range(1, 5)
-"""Places of the columns in `HEADS` that hold numbers."""
+"""Indexes in `HEADS` of the columns that hold numbers."""
 
 
 def comparison_page(changes: Changes) -> str:

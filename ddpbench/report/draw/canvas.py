@@ -151,8 +151,8 @@ def note_characters(width_in: float) -> int:
 def wrapped(text: str, width: int) -> list[str]:
     """Return the lines of a text, each at most `width` characters long.
 
-    No-break spaces keep `shrunk /4`, `8 x 1` and `1 Gbit/s` on one line. A text of thousands of characters loses its
-    middle, because each line makes the picture higher.
+    No-break spaces keep `shrunk /4`, `8 x 1` and `1 Gbit/s` on one line. If the text is longer than `_MOST_CHARACTERS`,
+    its middle is left out, because each line makes the picture higher.
     """
     return textwrap.wrap(_WHOLE.sub("\N{NO-BREAK SPACE}", within(clean(text), _MOST_CHARACTERS)), width)
 
@@ -162,8 +162,8 @@ def drawing(families: Sequence[str] = ()) -> Iterator[set[str]]:
     """Set matplotlib to `style.SETTINGS` and its own defaults within this context, and ignore a user's matplotlibrc.
 
     The context yields a set. After the context, the set holds the characters that were drawn as boxes, because
-    neither the figures' font nor one of `families` has them. Texts are cleaned, because matplotlib also writes them
-    into comments of an SVG.
+    neither the figures' font nor one of `families` has them. Texts are passed through `clean`, because matplotlib
+    also writes them into comments of an SVG.
     """
     import matplotlib as mpl
 
@@ -203,7 +203,7 @@ def _clean_texts() -> Iterator[None]:
 
 
 def with_glyphs(draw_with: Callable[[Sequence[str]], tuple[T, set[str]]]) -> tuple[T, set[str]]:
-    """Call `draw_with` without extra fonts, and again with further font families if characters were missing.
+    """Call `draw_with` without extra fonts. If characters are missing, call it again with fonts that have them.
 
     Return the drawing, and the characters that no installed font has.
     """

@@ -8,7 +8,7 @@ from typing import Any
 
 _MISSING = re.compile(r"Glyph (\d+) ")
 _PLACEHOLDERS = "Last Resort"
-"""A font with a box for every character, which comes with matplotlib."""
+"""Name of a font that comes with matplotlib and has a box for every character."""
 
 
 def missing_glyphs(messages: Iterable[str]) -> set[str]:

@@ -41,8 +41,8 @@ def describe_points(drawn: Any, series: str, *titles: str) -> None:
 def with_titles(root: Element) -> None:
     """Replace what `describe` wrote by `<title>` elements, and by the number of the series in `data-s`.
 
-    A series gets a number if any of its marks has a title, and if there are several such series. A label of such a
-    series is named by its own texts.
+    A series gets a number if any of its marks has a title. If only one series has such marks, no series gets a number.
+    In numbered series, marks that contain texts, such as labels, get these texts as `aria-label`.
     """
     groups = [node for node in root.iter(f"{_SVG}g") if node.attrib.get("id", "").startswith(_MARKED)]
     words = [json.loads(node.attrib.pop("id").removeprefix(_MARKED)) for node in groups]
@@ -58,7 +58,7 @@ def with_titles(root: Element) -> None:
 
 
 def _entitle(node: Element, titles: Sequence[str]) -> None:
-    """Give each point of the group its title. If there are not as many points as titles, the group gets all of them."""
+    """Give each point of the group its title. If the numbers of points and titles differ, the group gets all titles."""
     points = list(node.iter(f"{_SVG}use"))
     if len(points) == len(titles):
         for point, title in zip(points, titles, strict=True):

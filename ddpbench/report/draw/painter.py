@@ -19,13 +19,13 @@ from ddpbench.report.draw.canvas import DrawnPicture, draw
 from ddpbench.report.parts import Picture
 
 WORTH_SHARING = 4
-"""Fewer figures than this are drawn in this process, because handing them over costs as much as drawing one."""
+"""Minimum number of figures for which other processes are used, because handing figures over takes time too."""
 
 
 class Painter:
     """Draws pictures in this process and, if there are cores for them, in other processes.
 
-    An idle process takes the next picture. A picture that fails in another process is drawn again in this one.
+    An idle process takes the next picture. A picture that fails in another process is drawn again in this process.
     Pictures that the same code drew before are read from the user's cache.
     """
 
@@ -42,7 +42,7 @@ class Painter:
         """Numbers of pictures that were not in the cache."""
         self._dealt: Dealt[Picture, DrawnPicture] | None = None
         self._names: dict[int, str] = {}
-        """Names under which pictures that are drawn now will be cached."""
+        """File names in the cache for the pictures that are now drawn, by the pictures' numbers."""
         self._code = b""
 
     def start(self, pictures: Sequence[Picture]) -> None:

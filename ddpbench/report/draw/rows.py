@@ -24,8 +24,8 @@ NAMES_IN = 2.5
 """Maximum width of names next to the axes, inches. Longer names are broken into lines."""
 _HEADINGS_IN = style.FULL_WIDTH_IN - NAMES_IN - 1.0
 _THIN_PT, _SLIVER_PT = 3.0, 0.6
-"""A part of a bar narrower than `_THIN_PT` points has no edge, which would cover it. `_SLIVER_PT` is the minimum width
-of a part as drawn.
+"""A part of a bar that is narrower than `_THIN_PT` points is drawn without an edge, because the edge would cover the
+part. `_SLIVER_PT` is the minimum width of a part as drawn.
 """
 
 
@@ -41,8 +41,8 @@ def block(
 ) -> None:
     """Draw a part of a horizontal bar between the two x values `when`, without an edge if the part is too thin.
 
-    The axes' x limits must be set before. `title` says what the part shows, with its value, and `series` what the
-    legend calls it; if None, the fill's name.
+    The axes' x limits must be set before. `title` says what the part shows, with its value. `series` is the part's name
+    in the legend; if None, the fill's name is used.
     """
     start, end = sorted(when)
     low, high = axes.get_xlim()

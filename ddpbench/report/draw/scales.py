@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 DECADE = 10.0
 """An axis of times or ratios is logarithmic if the largest value is at least this many times the smallest."""
 _LADDERS = ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 3, 5), (1, 2, 5), (1, 3), (1,))
-"""Leading digits that ticks may have, from the closest ticks to the farthest apart."""
+"""Sets of leading digits that ticks may have. The first set gives the closest ticks, the last the farthest apart."""
 _APART_EM = 1.2
 """Minimum gap between two labels side by side, as a multiple of the font size."""
 
@@ -64,7 +64,7 @@ def logarithmic(axis: Axis, low: float, high: float) -> None:
 def log_ticks(low: float, high: float, length_in: float, *, along: bool) -> Sequence[float]:
     """Return the ticks of a logarithmic axis `length_in` inches long, from `low` to `high`.
 
-    `along` is true for an x axis, whose labels stand side by side, so that their widths count.
+    `along` is true for an x axis. Its labels are next to each other, so their widths decide whether they collide.
     """
     ladders = _LADDERS[0 if high / low < 6 else 1 if high / low < 40 else 2 :]
     found: list[float] = []

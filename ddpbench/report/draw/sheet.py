@@ -59,8 +59,8 @@ class Sheet:
         """Draw a legend along the sheet's upper edge, with its entries in reading order.
 
         `length` is the length of the lines in the legend, as a multiple of the font size. On a phone, a legend with one
-        column breaks long names into lines, which `legend_lines` counts. Each entry is linked to the marks of the
-        series with its name (`marks.describe`). `series` maps entries to series whose names differ.
+        column breaks long names into lines, which `legend_lines` counts. Each entry is linked to the marks of a series
+        (`marks.describe`). `series` maps names of entries to names of series; other entries have their series' name.
         """
         # matplotlib fills columns first, so the handles are dealt out to its columns
         handles = [handle for column in range(columns) for handle in handles[column::columns]]

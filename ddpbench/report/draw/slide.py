@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 WIDTH_IN, HEIGHT_IN = 40 / 3, 7.5
 PIXELS_PER_IN = 144
-"""For 1920 x 1080 pixels."""
+"""Resolution that makes a slide 1920 x 1080 pixels large."""
 _MARGIN_IN = 0.45
 _TITLE_PT, _SUBTITLE_PT, _SOURCE_PT = 25.0, 14.0, 11.0
 _LARGER = (1.5, 1.35, 1.2, 1.1)

@@ -45,7 +45,7 @@ class Look:
 
     @property
     def ink(self) -> str:
-        """Return the colour for thin lines: the outline's if there is one, because light lines vanish on white."""
+        """Return the colour for thin lines: the colour of the outline, if any, because light lines vanish on white."""
         return self.outline or self.colour
 
 
@@ -77,7 +77,7 @@ ALGORITHMS: dict[str, Look] = {
 """Looks of DDP's algorithms other than the default, for figures that compare algorithms."""
 
 _OWN_MARKERS = "PpH8"
-"""Markers of algorithms that users wrote. An algorithm's name decides on its marker."""
+"""Markers for algorithms that users wrote. The algorithm's name determines which marker is used."""
 _VARIANT_MARKERS = "*X<>dH8h"
 
 
@@ -161,7 +161,7 @@ PHASES: dict[str, Fill] = {
     "data": Fill("data wait", "#EBD68B", hatch="\\\\\\\\", edge="#8A7228", head="Data"),
     "not_attributed": Fill("not attributed", GROUND, hatch="xxxx", edge=MUTED, head="Not attributed"),
 }
-"""Parts of a step in the order in which they are stacked; columns of the breakdown."""
+"""Fills for the parts of a step, which are the columns of the breakdown, in the order in which bars stack them."""
 OVERLAPPED = Fill("overlapped communication", "#F2C3B2", hatch="////", edge="#A14326")
 
 _ON_DARK = {
@@ -238,4 +238,4 @@ SETTINGS: dict[str, Any] = {
     "svg.hashsalt": "ddpbench",  # with no date in the file: equal input, equal bytes
     "path.simplify": True,
 }
-"""Applied over matplotlib's own defaults, so that a user's matplotlibrc changes nothing."""
+"""matplotlib settings for all figures. They replace matplotlib's defaults, and a user's matplotlibrc is ignored."""

@@ -25,8 +25,8 @@ FAMILIES = "DejaVu Sans,Verdana,Bitstream Vera Sans,system-ui,sans-serif"
 _MEASURED_PT = 100.0
 _BAR = "|"
 _SPACED = re.compile("[\u0000-\u02ff\u0370-\u03ff\u2000-\u22ff]*")
-"""Texts that fit their width by spacing their letters. In other texts, whose letters may be joined as in Arabic, the
-letters themselves are stretched.
+"""Matches texts that are fitted to their width by spacing their letters. In other texts, for example in Arabic, letters
+may be joined, so the letters themselves are stretched.
 """
 _ROTATION = re.compile(r"rotate\(-?0(?:\.0*)?(?: [^)]*)?\)")
 _TRANSLATE = re.compile(r"translate\((\S+) (\S+)\)")
@@ -61,7 +61,7 @@ def finished(svg: bytes, families: Sequence[str]) -> bytes:
 
 
 def _declarations(style: str) -> list[tuple[str, str]]:
-    """Split a style into names and values. Parts of a font's name, which may contain a semicolon, are left out."""
+    """Split a style into names and values. A font's name may contain a semicolon; the part after it is left out."""
     pairs = (one.split(": ", 1) for one in style.split("; "))
     return [(pair[0], pair[1]) for pair in pairs if len(pair) == 2]
 
@@ -85,7 +85,8 @@ def width_em(
 ) -> float:
     """Return how far a text advances in these font families, as a multiple of the font size.
 
-    matplotlib measures only the ink, so the text is measured between two bars.
+    matplotlib measures only from the first to the last ink, without spaces at the ends. So the text is measured between
+    two bars, and the width of the bars is subtracted.
     """
     return _ink_em(f"{_BAR}{text}{_BAR}", weight, slant, families) - _ink_em(
         2 * _BAR, weight, slant, families

@@ -12,7 +12,7 @@ _BLACK = "#000000"
 
 
 def set_theme(root: Element, scope: str) -> str:
-    """Replace the colours that a dark theme changes by CSS variables, and return the rules that define these.
+    """Replace the colours that a dark theme changes by CSS variables, and return the CSS rules with their values.
 
     `scope` is a CSS selector of the SVG's root. Printed pages always have the light colours.
     """

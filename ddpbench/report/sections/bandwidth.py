@@ -156,7 +156,7 @@ def picture(lines: Sequence[Series], index: int, standings: Mapping[str, Standin
 def _title(lines: Sequence[Series], standings: Mapping[str, Standing]) -> str:
     """Return the finding: whether the best series differs between the fastest and the slowest link.
 
-    For a single series, it is how much longer a step takes on the slowest link.
+    For a single series, the finding is how many times as long a step takes on the slowest link as on the fastest.
     """
     slow, *_, fast = _rates([row for line in lines for row in line.rows])
     ends = f"at {format_bit_rate(slow)} as at {format_bit_rate(fast)}"

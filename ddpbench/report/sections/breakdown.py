@@ -39,8 +39,8 @@ MOST_BARS = 14
 _PITCH_IN = 0.48
 _NARROW_PITCH_IN = 0.7
 _BAR, _STRIP, _LIFT, _STRIP_AT = 0.45, 0.16, 0.12, 0.3
-"""Height of a bar, height of the strip beneath it, and distances of the bar above and of the strip beneath the row's
-middle. The unit is the height of a row.
+"""`_BAR` is the height of a bar, and `_STRIP` the height of the strip beneath the bar. The bar is `_LIFT` above the
+middle of the row, and the strip `_STRIP_AT` below. The unit is the height of a row.
 """
 
 
@@ -53,7 +53,7 @@ class Bar:
     parts: Mapping[str, float]
     """Parts in the order in which they are stacked."""
     apart: bool = False
-    """True if instrumented steps differ so much in length from timed steps that they do not describe timed steps."""
+    """True if instrumented steps are longer or shorter than timed steps, and so do not describe timed steps."""
 
     @property
     def name(self) -> str:
@@ -106,7 +106,7 @@ def section(breakdown: Sequence[StepParts], checks: Checked, rows: Sequence[Row]
 
 
 def _apart(bars: Iterable[Bar]) -> list[str]:
-    """Name the cases whose instrumented steps differ in length from timed ones, in a note; empty if there are none."""
+    """Return a note that names cases whose instrumented steps differ in length from timed ones; empty if none do."""
     every = list(bars)
     marked = [bar for bar in every if bar.apart and bar.overhead is not None]
     if not marked:
@@ -127,13 +127,13 @@ def _apart(bars: Iterable[Bar]) -> list[str]:
 
 
 _CRUSHED = 4.0
-"""If several bars are this many times as long as several others, each group has a separate figure."""
+"""A bar is short if the longest bar is more than this many times as long. Short bars may have a separate figure."""
 _FEWEST = 2
 """Minimum number of bars in a separate figure."""
 _SEEN = 0.001
 """Minimum length of a part that can be seen, as a fraction of the longest bar. The legend leaves shorter parts out."""
 _TIGHT = 1.1
-"""Minimum width of a part divided by the width of its text, so that the number can be read."""
+"""A part shows its time as text only if the part is at least this many times as wide as the text."""
 _QUESTION = "What fills a step?"
 
 

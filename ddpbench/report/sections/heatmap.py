@@ -307,7 +307,7 @@ def _paint(
 
 
 _LEFT_IN, _NARROW_CELL_IN = 0.8, 0.68
-"""Width of a row's name, and minimum width of a cell, on a phone, inches."""
+"""Width of a row's name, and minimum width of a cell; both on a phone, in inches."""
 
 
 def _blocks(caps: Sequence[BucketCap]) -> list[Sequence[BucketCap]]:

@@ -190,7 +190,7 @@ def _fitting(curves: Sequence[CurveLaws]) -> list[Fit | None]:
 
 
 def _hidden(curves: Sequence[CurveLaws]) -> list[str]:
-    """Return a sentence that says how large a misfit the measurement could miss; an empty list if no law fits."""
+    """Return a sentence that says how large a misfit would remain undetected; an empty list if no law fits."""
     fits = [fit for fit in _fitting(curves) if fit is not None]
     hidden = max((fit.unseen or 0.0 for fit in fits), default=0.0)
     return [f"A misfit of up to {percent(hidden)} would go unseen."] if fits else []

@@ -210,8 +210,9 @@ def _picture(panel: Panel, lines: Sequence[NetworkCurve], index: int) -> Picture
 def _told(lines: Sequence[NetworkCurve]) -> list[tuple[str, NetworkPoint]]:
     """Return the strategies with the longest and the shortest network time, each with its point.
 
-    The points are at the largest number of nodes that all strategies have. A single strategy, or the first if they
-    share no number of nodes, is compared between its most and its fewest nodes.
+    The points are at the largest number of nodes that all strategies have. If there is only one strategy, or if the
+    strategies share no number of nodes, return the first strategy twice. Its points are then at its most and its fewest
+    nodes.
     """
     shared = set.intersection(*({point.row.case.nodes for point in line.points} for line in lines))
     if len(lines) > 1 and shared:

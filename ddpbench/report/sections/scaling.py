@@ -161,7 +161,7 @@ def _base_text(shown: Sequence[Row], by_id: Mapping[str, Row]) -> str:
 def _without_base(panel: Panel, by_id: Mapping[str, Row]) -> list[str]:
     """Return sentences on cases without a speed-up.
 
-    Either their launcher started no base case, or their base case is torch's, and they use another framework.
+    Either the launcher started no base case, or the cases use another framework than their base case, which uses torch.
     """
     lacking: dict[str, list[str]] = {}
     for row in panel.rows:
@@ -183,7 +183,7 @@ def _without_base(panel: Panel, by_id: Mapping[str, Row]) -> list[str]:
 
 
 def _eligible(panel: Panel, series: Sequence[Series]) -> list[tuple[Series, Row]]:
-    """Return the series of strategies that exchange, with their rows at the most ranks that were not oversubscribed."""
+    """Return series that exchange gradients, with their rows at the most ranks that were not oversubscribed."""
     eligible = [
         (item, row)
         for item in series
@@ -386,8 +386,8 @@ def _on_grid(
 
 
 _APART = 0.05
-"""Distance in octaves of ranks between points that would otherwise hide each other. It is small, so that points do not
-seem to leave the ideal line.
+"""Distance along x, in octaves (factors of two), between points that would otherwise hide each other. It is small, so
+that points do not seem to leave the ideal line.
 """
 
 
@@ -402,8 +402,8 @@ def _overlap(lines: Sequence[Sequence[Interval | None]]) -> bool:
 
 
 _LEAST_HALF = -2
-"""An axis of speed-ups has its ticks at powers of two if the smallest has at least this exponent. Otherwise `log_ticks`
-places them.
+"""An axis of speed-ups has its ticks at powers of two if the smallest of these powers has at least this exponent.
+Otherwise `log_ticks` chooses the ticks.
 """
 
 
@@ -453,7 +453,7 @@ def _paint_speedup(
 
 
 def _runs(sizes: Sequence[int], oversubscribed: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the first and last size of each unbroken run of oversubscribed sizes. Each run gets one grey ground."""
+    """Return the first and last size of each group of consecutive oversubscribed sizes, which gets one grey ground."""
     runs: list[tuple[int, int]] = []
     for before, size in zip((0, *sizes), sizes, strict=False):
         if size in oversubscribed:

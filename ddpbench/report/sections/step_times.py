@@ -35,14 +35,13 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 MOST_ROWS = 18.5
-"""Maximum height of all strips together, in strips. The figure is then at most 450 pixels high."""
+"""Maximum height of all strips together, in heights of one strip. The figure is then at most 450 pixels high."""
 _PITCH_IN, _GAP_IN, _HEAD_IN = 0.21, 0.1, 0.22
 _ABOVE_IN, _AXIS_IN = 0.08, 0.52
 _STRIP = 0.36
 """Half the height of a strip's ticks, as a multiple of the distance between strips."""
 _MUTUAL = 0.5
-"""Ranks are said to wait for each other if the rank that waits least waits more than this share of the one that waits
-most.
+"""Ranks are said to wait for each other if the shortest wait of a rank is more than this fraction of the longest wait.
 """
 _FAR = 1.6
 """The axis ends at this many times the longest 95th percentile, although single steps may be longer."""
@@ -50,13 +49,13 @@ _FAR = 1.6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Strips:
-    """A case with the step times of its ranks, or of a selection if it has many (`RankTimes.role`)."""
+    """A case with the step times of its ranks. If the case has many ranks, some are selected (`RankTimes.role`)."""
 
     row: Row
     name: str
     ranks: tuple[RankTimes, ...]
     apart: bool = False
-    """True if its instrumented steps take another time than its timed steps, and so do not describe them."""
+    """True if instrumented steps are longer or shorter than timed steps, and so do not describe timed steps."""
 
     @property
     def omitted(self) -> int:
@@ -65,7 +64,7 @@ class Strips:
 
     @property
     def known(self) -> tuple[RankTimes, ...]:
-        """Return the ranks of which it is known what fills their steps."""
+        """Return the ranks that have instrumented steps, which show what fills a step."""
         return tuple(one for one in self.ranks if one.step_s is not None)
 
     @property
@@ -130,7 +129,10 @@ def _missing(rows: Sequence[Row], cases: Sequence[Strips]) -> Mapping[str, str]:
 
 
 def _drawn(cases: Sequence[Strips], first: Sequence[str]) -> list[Strips]:
-    """Return the cases that fit: first those of `first`, then those on separate cores, from the most ranks down."""
+    """Return the cases that fit into the figure.
+
+    Cases in `first` are preferred, then cases on separate cores, then cases with more ranks.
+    """
     order = sorted(
         cases,
         key=lambda one: (
@@ -229,14 +231,14 @@ def _how_waits_are_read(cases: Sequence[Strips]) -> list[str]:
 
 
 _Title = tuple[str, Sequence[str]]
-"""A title, and a sentence with the name of its case if the title has no room for all of it."""
+"""A title, and a list with a sentence that names the case; the list is empty if the title names the case."""
 
 
 def _title(cases: Sequence[Strips], every_case: Sequence[Strips]) -> _Title:
     """Return the finding: the rank that waits longest in a step, or else how much steps vary.
 
-    `cases` are drawn, of `every_case`. Waits shorter than the margin of verdicts, as a share of the step, are left
-    out, and so are waits in instrumented steps that do not describe the timed ones.
+    `cases` are the drawn cases of `every_case`. Waits are left out if they are a smaller fraction of the step than
+    `MARGIN`. Waits of cases whose instrumented steps do not describe their timed steps are left out too.
     """
     fair = [one for one in cases if not one.row.oversubscribed]
     if not any(one.row.case.world_size > 1 for one in fair) and any(one.row.oversubscribed for one in cases):
@@ -287,9 +289,9 @@ def _waiting_title(case: Strips, waiting: RankTimes, size: str, cases: Sequence[
 
 
 def _named_title(wholes: Sequence[str], nameless: str, case: Strips, cases: Sequence[Strips]) -> _Title:
-    """Return the first title that is short enough: of `wholes`, or else `nameless`.
+    """Return the first of the titles `wholes` that is short enough. If all are too long, return `nameless`.
 
-    If several cases are drawn, `nameless` gets the strategy and the ranks, and a sentence has the case's name.
+    If several cases are drawn, the strategy and ranks are added to `nameless`, and a sentence states the case's name.
     """
     short = first_short(*wholes, nameless)
     if short in wholes or len(cases) == 1:
@@ -302,7 +304,10 @@ def _strategy_and_ranks(case: Strips) -> str:
 
 
 def _called(case: Strips, cases: Sequence[Strips]) -> str:
-    """Name a case by its strategy and ranks, `DDP at 2 ranks`; by its full name if another case has the same two."""
+    """Return a name for a case: its strategy and ranks, for example `DDP at 2 ranks`.
+
+    If another case has the same strategy and ranks, return the full name.
+    """
     same = {(one.row.strategy_name, one.row.case.world_size) for one in cases if one is not case}
     key = (case.row.strategy_name, case.row.case.world_size)
     return case.name if key in same else _strategy_and_ranks(case)
@@ -394,7 +399,7 @@ def _parts_table(cases: Sequence[Strips]) -> Table:
 
 
 def _remarks(cases: Sequence[Strips]) -> list[str]:
-    """Return the sentences on marks in the table of parts, and on ranks that it lacks."""
+    """Return sentences that explain marks in the table of parts, and name the ranks that are not in this table."""
     marked = any(one.apart and one.known for one in cases)
     lacking = [
         f"{_numbered([each.rank for each in one.ranks if each not in one.known])} of {one.name}"
@@ -431,7 +436,10 @@ def _lines(one: Strips) -> int:
 
 
 def _rows_taken(one: Strips) -> float:
-    """Return the height of a case's strips, or of its name if that is higher, with the gap below, in strips."""
+    """Return the height of a case, in heights of a strip.
+
+    It is the height of its strips, or of its name if that is higher, plus the gap below.
+    """
     return max(len(one.ranks), height_in([_beside(one)], style.TICK_PT) / _PITCH_IN) + _GAP_IN / _PITCH_IN
 
 

@@ -176,10 +176,10 @@ _Groups = Sequence[tuple[int, Sequence[tuple[Series, Row]]]]
 
 
 def _ranked(groups: _Groups) -> tuple[int, list[tuple[str, Row]], list[tuple[str, Row]]] | None:
-    """Return the number of ranks that the title is about, its ranked cases by throughput, and all of its cases.
+    """Return the number of ranks for the title, the ranked cases at this number, and all cases at this number.
 
-    Cases are ranked if they exchange gradients and were not oversubscribed. The number of ranks is the largest with a
-    ranked case. All three leave out oversubscribed cases. None if no case is ranked.
+    Cases are ranked, by throughput, if they exchange gradients and were not oversubscribed. The number of ranks is the
+    largest for which a case is ranked. Both lists leave out oversubscribed cases. Return None if no case is ranked.
     """
     most = max(size for size, _ in groups)
     for size, members in groups:

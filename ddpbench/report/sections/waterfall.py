@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 MOST_FIGURES = 3
 MOST_NOT_ATTRIBUTED = 0.05
-"""Unexplained fraction of a step above which no main cause is named."""
+"""If a larger fraction of a step than this is unexplained, no main cause is named."""
 _MOST_NAMED = 2
 _PITCH_IN = 0.27
 _NARROW_PITCH_IN, _NARROW_BAR = 0.4, 0.4
@@ -52,7 +52,7 @@ NAMES: Mapping[str, str] = {
 }
 assert tuple(NAMES) == LOSSES
 _ON_PHONE = {"timed against instrumented steps": "timed against instrumented"}
-"""Shorter forms, for a phone, of names that would leave no room for their numbers."""
+"""Shorter names of losses for a phone, where the full names would leave no room for the numbers."""
 _FILLS: Mapping[str, style.Fill] = {
     "contention": style.PHASES["forward"],
     "own_computation": style.PHASES["other_compute"],
@@ -168,7 +168,7 @@ class Fall:
 
 
 def section(losses: Sequence[EfficiencyLoss], rows: Sequence[Row], first: Sequence[str] = ()) -> Section:
-    """Return the section on lost efficiency, with figures for the first cases and a note that names the others.
+    """Return the section on lost efficiency, with figures for the first cases and a note that names all other cases.
 
     `first` holds the ids of the answer's cases, the most important first. Their figures come before all others.
     """

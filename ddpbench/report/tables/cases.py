@@ -27,7 +27,7 @@ class _Settings:
     caps: Collection[str]
     """The bucket caps, in words."""
     tells_caps: bool
-    """True if bucket caps have a column, because there are several caps, or one stands for others."""
+    """True if bucket caps have a column, because there are several caps, or other caps make the same buckets."""
     launches: Collection[int]
     """Numbers of launches per case. They have a column if they differ."""
     extra: Sequence[Setting]
@@ -45,7 +45,8 @@ class _Settings:
 def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
     """Return the table of all cases, including failed and skipped ones, with a column for each setting that varies.
 
-    The caption states the bucket cap and the number of launches if all cases have the same, to leave room for notes.
+    The caption states the bucket cap and the number of launches if these are the same for all cases. They then need no
+    column, which leaves room for notes.
     Explanations of columns are in the table's `reading`.
     """
     settings = _settings(rows)
@@ -201,8 +202,7 @@ def _numbers(row: Row, *, strong: bool) -> Iterator[Cell]:
 def _ties(summary: RunSummary, oversubscribed: Collection[str]) -> dict[str, str]:
     """Describe, by case id, each comparison in which a case is best, as good as the best, or undecided.
 
-    Steps of `oversubscribed` cases may have waited for cores. So comparisons in which such a case takes part are left
-    out.
+    Comparisons with an `oversubscribed` case are left out, because its steps may have waited for cores.
     """
     words: dict[str, list[str]] = {}
     for topic, what in _TOPICS.items():
@@ -220,4 +220,4 @@ _TOPICS = {
     "layouts": "layout",
     "ranks": "case of its ranks",
 }
-"""Topics of comparisons, in words. The last topic is used only for cases that the others do not compare."""
+"""Topics of comparisons, in words. The last topic is used only for cases that no other topic compares."""

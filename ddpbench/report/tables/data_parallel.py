@@ -21,8 +21,8 @@ def is_data_parallel(case: Case) -> bool:
 def data_parallel_section(phases: Sequence[StrategyPhase], all_rows: Sequence[Row]) -> Section | None:
     """Return the section on the phases of DataParallel's step.
 
-    If the run has no case of DataParallel, but other strategies recorded phases, the section has only a title. If
-    nothing recorded phases either, return None.
+    If the run has no case of DataParallel, but other strategies recorded phases, the section has only a title. If no
+    strategy recorded phases either, return None.
     """
     anchor, title = "data-parallel", "DataParallel's phases"
     rows = [row for row in all_rows if is_data_parallel(row.case)]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ddpbench.report.draw.sheet import Sheet
 
 _PITCH_IN, _NARROW_PITCH_IN, _SHARES_IN = 0.4, 0.56, 3.2
-"""Minimum height of a bar's row on a page, the same on a phone, and height of the lower plot on a phone; inches."""
+"""Minimum heights of a bar's row on a page and on a phone, and the height of the lower plot on a phone; inches."""
 _PHONE_IN = style.NARROW_WIDTH_IN - 0.3
 _METHODS = {"plain": "rank 0, torch.save", "dcp": "all ranks, DCP"}
 _MARKERS = {"plain": "o", "dcp": "s"}
@@ -127,7 +127,7 @@ def checkpoint_picture(costs: Sequence[CheckpointCosts]) -> Picture:
 
 
 def _title(costs: Sequence[CheckpointCosts]) -> str:
-    """Return the finding: how long a checkpoint takes, and at one in how many steps this is 1 % of the time."""
+    """Return the finding: how long a checkpoint takes, and the interval in steps at which this is 1 % of the time."""
     first = costs[0]
     same_case = [cost for cost in costs if cost.row.case_id == first.row.case_id]
     times = series_of([cost.cost_s.scaled(1e3).number for cost in same_case], "or")

@@ -97,7 +97,7 @@ def _times(row: Row) -> str:
 
 
 def _told(rows: Sequence[Row]) -> Row:
-    """Return the case that the title is about: one on separate cores, if any, with the most ranks."""
+    """Return the case that the title is about: the case with the most ranks, preferably on separate cores."""
     fair = [row for row in rows if not row.oversubscribed]
     return max(fair or rows, key=lambda row: (row.case.world_size, traits_of(row.case).role == "reference"))
 

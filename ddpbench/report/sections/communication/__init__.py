@@ -61,7 +61,7 @@ _Drawable = tuple[Row, list[TransferResult]]
 def _ends_first(groups: Sequence[_Drawable]) -> list[_Drawable]:
     """Sort the groups so that each strategy's layouts on the fewest and on the most nodes come first.
 
-    A group is a case of one layout with its transfers. Layouts on other numbers of nodes follow at the end.
+    A group is a case with its transfers. Layouts between the fewest and the most nodes follow at the end.
     """
     layouts: dict[GroupKey, list[int]] = {}
     for row, _ in groups:

@@ -43,7 +43,7 @@ class TransferCurve:
     latency_ms: Interval | None = None
     """Time at zero bytes, by the line fitted to the points; None if sizes are too few or too close."""
     mib_ms: float = 0.0
-    """Time of each further MiB, by the line fitted to the points; NaN if none was fitted."""
+    """Time per additional MiB, by the line fitted to the points; NaN if no line was fitted."""
     misfit: float = 0.0
 
     @property
@@ -88,7 +88,7 @@ def _point(one: TransferResult) -> TransferPoint:
 
 
 def answer_of(curve: TransferCurve) -> str:
-    """Say whether latency or bandwidth bounds a curve's transfers, in a phrase; empty if there are too few sizes."""
+    """Return a phrase that says whether latency or bandwidth bounds a curve's transfers; empty for too few sizes."""
     latency, first, last = curve.latency_ms, curve.points[0], curve.points[-1]
     if latency is None:
         return ""

@@ -153,7 +153,8 @@ def _told(curves: Sequence[TransferCurve]) -> TransferCurve:
 def _title(curves: Sequence[TransferCurve], limit: float | None) -> str:
     """Return the finding: what bounds transfers, and the times and busbw of the smallest and the largest transfers.
 
-    `limit` is the links' rate, GB/s. A busbw above it is left out: a link exceeds its rate only just after a pause.
+    `limit` is the links' rate, GB/s. A busbw above `limit` is left out, because a link can exceed its rate only for a
+    short time after a pause.
     """
     curve = _told(curves)
     answer = answer_of(curve)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 _TICK_IN = 0.56
-"""Width of `512 KiB`, inches."""
+"""Width of the tick label `512 KiB`, inches."""
 
 
 def paint(

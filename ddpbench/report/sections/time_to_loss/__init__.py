@@ -1,4 +1,4 @@
-"""The section on training to a target loss, for runs that were asked for it."""
+"""The section on training to a target loss, for runs in which cases were trained to a loss."""
 
 from __future__ import annotations
 

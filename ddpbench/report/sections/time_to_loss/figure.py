@@ -114,7 +114,7 @@ def picture(
 
 
 def _title(lines: Sequence[TrainedCase]) -> str:
-    """Return the finding: the time to the target of the fastest exchanging case, and of the fastest single device."""
+    """Return the finding: the shortest time to the target of cases that exchange gradients, and of single devices."""
     target = lines[0].target
     reached = _fair(lines)
     others = [line for line in reached if traits_of(line.row.case).exchanges]
