@@ -108,7 +108,8 @@ def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 _HELP = ("-h", "--help")
 _FUNCTION = "_function"
-"""Attribute of the parsed arguments that has a package command's function. So a command's argument may be named `run`.
+"""Name of the parsed arguments' attribute that holds the function of a package's command. The name is not `run`, so
+that a package's command may have an argument named `run`.
 """
 
 
@@ -149,7 +150,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 _PATIENCE_S = 1.0
-"""Seconds before the process ends in spite of threads that other code has left running."""
+"""Seconds for which threads or processes that other code started may keep this process from ending."""
 
 
 def _end_without_threads(code: int) -> None:
@@ -213,7 +214,7 @@ def run(argv: list[str] | None = None) -> int:
 
 
 def _ended(argv: list[str] | None) -> int:
-    """Run a command and return its exit code. Leave BrokenPipeError to `run`."""
+    """Run a command and return its exit code. A BrokenPipeError is passed on to `run`."""
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # under nohup it is ignored: leave it so
         signal.signal(signal.SIGHUP, _interrupt)
@@ -338,7 +339,7 @@ def _give_up_output() -> None:
 
 
 _LEAST_ADDRESS_SPACE = 512 << 20
-"""In bytes. With less address space, NumPy's libraries abort or hang before Python raises an error."""
+"""Minimum address space in bytes. With less, NumPy's libraries abort or hang before Python raises an error."""
 _MORE_MEMORY = "raise the limit with ulimit -v, or free some memory"
 _NO_MEMORY = ("failed to map segment", "annot allocate memory", "cannot create shared object")
 """Messages of the library loader when memory runs out."""
@@ -439,7 +440,7 @@ class _Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"invalid choice {shortened(value)}; {advice}")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the arguments. Report unknown arguments in the name of the given subcommand."""
+        """Parse the arguments. Errors about unknown arguments of a subcommand name the subcommand."""
         words = [*(sys.argv[1:] if args is None else args)]
         if words and self._is_unknown_flag(words[0]):  # argparse would only say that a command is missing
             self.error(f"unrecognized arguments: {words[0]}")
@@ -465,7 +466,7 @@ class _Parser(argparse.ArgumentParser):
         return is_flag and flag[:2] not in known and not any(one.startswith(flag) for one in known)
 
     def error(self, message: str) -> NoReturn:
-        """Print the error without the usage, which would hide it for a command with many options."""
+        """Print the error without the usage. The usage of a command with many options would hide the error."""
         self.exit(exit_codes.REQUEST, f"{self.prog}: error: {message}\nFor all options: {self.prog} --help\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:

@@ -199,7 +199,7 @@ def out(
 def output_path(text: str) -> Path:
     """Parse the path of an output file; `-` is standard output.
 
-    Used as a `type`, this also marks an output file's argument.
+    As the `type` of an argument, this function also tells tests that the argument names an output file.
 
     Raises:
         ArgumentTypeError: the path ends with a slash, so that it can only be a folder.
@@ -222,7 +222,7 @@ def check_outputs(arguments: argparse.Namespace, *names: str) -> bool:
     """Check that a command's output files can be written; return whether one of them is standard output.
 
     Raises:
-        RequestError: standard output is given twice, or with --json; or a file is given twice.
+        RequestError: two outputs go to standard output, as `--json` also does, or to the same file.
         OutputError: a file cannot be written.
     """
     from ddpbench.errors import RequestError

@@ -13,7 +13,7 @@ from ddpbench.cli.lines import show
 from ddpbench.text_safety import command
 
 _SHOWN = 6
-"""The most left-out statements of a group that are printed. The class's comment lists all, with line numbers."""
+"""Maximum number of left-out statements printed per group. The class's comment lists all, with line numbers."""
 
 if TYPE_CHECKING:
     from ddpbench.launch.own_class import Script, Written

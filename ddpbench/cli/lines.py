@@ -18,7 +18,7 @@ from ddpbench.progress import OnProgress
 from ddpbench.text_safety import JOINT, clean, on_one_line
 
 WIDEST = 100
-"""The most columns to print, however wide the terminal is."""
+"""Maximum number of columns to print, even if the terminal is wider."""
 _NARROWEST = 60
 _PATIENCE_S = 1.0
 """Seconds of work before progress is shown."""

@@ -99,7 +99,7 @@ def _summaries(table: Mapping[str, Entry]) -> dict[str, str]:
 
 
 def _folded(section: Mapping[str, str]) -> dict[str, str]:
-    """Return a section in which sizes of one name (`NAME:SIZE`) with the same description share an entry."""
+    """Return a section with one entry for all sizes of a name (`NAME:SIZE`) that have the same description."""
     sizes: dict[tuple[str, str], list[str]] = {}
     for name, summary in section.items():
         head, _, size = name.partition(":")

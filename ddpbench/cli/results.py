@@ -1,4 +1,4 @@
-"""Print what ends a sweep: a table of its cases and sentences about its results, or the same as JSON."""
+"""Print the results of a sweep at its end, as a table of cases and sentences, or as JSON."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def print_results(summary: RunSummary, *, quiet: bool = False) -> None:
 def _marked(summary: RunSummary) -> pd.DataFrame:
     """Return the run's cases for its table.
 
-    A case whose numbers must be wrong gets a status that says so, and no numbers. A case whose model is computed by
-    another framework than torch has no speed-up, because its base case is torch's.
+    A case whose numbers must be wrong gets a status that says so, and no numbers. If a framework other than torch
+    computes a case's model, the case has no speed-up and no efficiency, because its base case uses torch.
     """
     frame = summary.cases.copy()
     wrong = frame["case_id"].isin(list(summary.conclusions.checks.withheld)) & (frame["status"] == "ok")

@@ -117,7 +117,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _asked_for(arguments: argparse.Namespace) -> Submission:
-    """Return the submission that the flags describe, which is new or an existing one with the flags applied.
+    """Return the submission that the flags describe: a new one, or an existing one with the flags applied.
 
     Raises:
         RequestError: the flags contradict each other, or do not apply.
@@ -246,9 +246,9 @@ def _written(
 
 
 def _without_script(error: BaseException) -> BaseException:
-    """Return the error to raise.
+    """Return the error, or a reworded error if Slurm refused a job script.
 
-    If it names a script that Slurm refused, add that the script was removed, and how to print it.
+    The reworded error also says that the script was removed, and how to print it.
     """
     from ddpbench.errors import RequestError
 
@@ -386,7 +386,7 @@ class _Lines:
         self._said: dict[int, tuple[str, int]] = {}
 
     def state(self, size: SubmittedSize, words: str, launches: int) -> None:
-        """Print the state if it changed, or if 5 % of the launches were made since the last time."""
+        """Print the state if it changed, or if 5 % of the launches were made since the last printed line."""
         planned = self._planned.get(size.shape.nodes, 0)
         before, then = self._said.get(size.shape.nodes, ("", -1))
         if words == before and launches - then < max(1, planned // 20):

@@ -104,7 +104,10 @@ def _dry_run(request: SweepRequest, *, as_json: bool, verbose: bool) -> int:
 
 
 def _finished_for(prepared: Prepared) -> str:
-    """Return why a run has no launches left; empty if it has some."""
+    """Return why a resumed run has no launches left; empty if launches are left.
+
+    Also empty for a new run, with `retry_failed`, and for a packed run, which would have to be unpacked first.
+    """
     from ddpbench.launch.listener import Listener
     from ddpbench.launch.sweep.identification import check_resumable
     from ddpbench.launch.sweep.progress import Progress
@@ -248,7 +251,10 @@ def _reason(error: LaunchError | OSError, run: RunDir) -> str:
 
 
 def _print_end(result: SweepResult, page: Path, start: float | None) -> None:
-    """Print the path of the report and, unless `start` is None, the fraction of time since then spent measuring."""
+    """Print the path of the report, after a line on how much of the time since `start` was spent in steps.
+
+    The line is left out if `start` is None or no launch was made.
+    """
     share = result.measured_share
     if start is not None and share is not None and result.launches:
         seconds = time.monotonic() - start

@@ -132,7 +132,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _promises(verdicts: Sequence[ProofVerdict]) -> list[str]:
-    """Return a line on each promise of the cases that hold to it, except for the usual one, `gradients`."""
+    """Return a line that explains each promise of the verified cases, except the usual promise `gradients`.
+
+    Promises of cases that failed or were skipped are left out.
+    """
     from ddpbench.strategies import PROMISES
 
     kept = {one.promise for one in verdicts if one.result in ("ok", "unproved")} - {"gradients"}
