@@ -70,14 +70,14 @@ class NoiseResult:
 
     `difference` is the step time of A divided by that of its replicate, minus 1, with its 95 % interval over rounds.
     The interval should include 0. `deviation_pairs` is the standard deviation of the log ratio within a round. Its 95 %
-    interval assumes that log ratios are normal. Both ends of both intervals are known. `deviation_launches` is the
+    interval assumes that log ratios are normal. No end of these two intervals is None. `deviation_launches` is the
     standard deviation of a launch's log step time across rounds. `deviation_pairs` is smaller if drift cancels within a
     round.
 
-    `round_s` is the wall time of a round if both launches are in one sweep. `round_in_turn_s` is that of a round of two
-    interleaved sides, which have separate fork servers. `begin_s` is the time that a sweep takes before its first
-    round. `within` lists the change that each time resolves, and `resolve` the time that each change needs, at 95 %
-    confidence and 80 % power.
+    `round_s` is the wall time of a round if both launches are in one sweep. `round_in_turn_s` is the wall time of a
+    round of two interleaved sides, which have separate fork servers. `begin_s` is the time that a sweep takes before
+    its first round. `within` lists the smallest resolvable change for each time. `resolve` lists the necessary time for
+    each change. Both are for 95 % confidence and 80 % power.
     """
 
     case: str
@@ -184,8 +184,8 @@ def noise_of(
 
     Raises:
         IdentityError: `run` is not a run directory, or has another schema.
-        RecordError: no two cases differ only in `replicate`, they share too few rounds, or their launches do not
-            differ at all.
+        RecordError: no two cases differ only in `replicate`; or the two cases share too few rounds; or their
+            launches do not differ at all.
     """
     cases = read_cases(run, read_plan(run))
     first, second = _twins(cases, run)

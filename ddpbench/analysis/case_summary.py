@@ -25,7 +25,7 @@ class CaseSummary:
     """`ok`, `failed`, `hung`, `oom`, `diverged`, `skipped` or `unfinished`."""
     error: str = ""
     unproved: str = ""
-    """Reason why the case's proof could not check what it trained; empty if it could."""
+    """Reason why the case's proof could not check what the case trained; empty if the proof could."""
     launches: int = 0
     """Number of successful launches."""
     baseline_case_id: str = ""
@@ -43,10 +43,10 @@ class CaseSummary:
     ci_reached: bool | None = None
     """True if the case's interval became as narrow as requested."""
     same_caps: tuple[str, ...] = ()
-    """Other bucket caps, MiB or `default`, that give the same buckets; this case stands for them."""
+    """Other bucket caps (MiB or `default`) that give the same buckets. This case represents them."""
     flops_per_sample: float | None = None
     mfu: float | None = None
-    """A fraction."""
+    """Model FLOPs utilisation, a fraction."""
     gradient_bytes: int | None = None
     held_bytes: tuple[int, int, int] | None = None
     """Bytes of parameters, gradients and optimizer state on the rank that stores the most."""
@@ -63,9 +63,7 @@ class CaseSummary:
     failed: RecoveryCost | None = None
     """Cost of the failures; None if no failure was planned."""
     loss_difference: tuple[float, int] | None = None
-    """Largest relative difference of a step's loss from that of uninterrupted training, and the number of steps
-    compared.
-    """
+    """Largest relative difference of losses from those of uninterrupted training, and the number of steps."""
 
 
 def case_summary(result: CaseResult) -> CaseSummary:

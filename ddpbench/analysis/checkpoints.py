@@ -2,8 +2,8 @@
 
 A checkpoint lasts from the earliest rank's start to the latest rank's end, barriers included. A launch has one number
 per method: total time divided by the number of checkpoints, including the first. A case's number is the number of its
-median launch. Shares of time use means over launches, because times add up over a job, including those of rare slow
-launches.
+median launch. Shares of time use means over launches, because the total time of a job also includes rare slow
+checkpoints.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ddpbench.records import Checkpoint
 
 METHODS = ("plain", "dcp")
 INTERVALS = (100, 1_000, 10_000)
-"""Steps between two checkpoints for which the share is reported."""
+"""Intervals between checkpoints, in steps, for which the share of time is reported."""
 SMALL_SHARE = 0.01
 """Share of time for which the checkpoint interval is reported."""
 
@@ -50,7 +50,7 @@ class CheckpointRun:
     """Total time and number of the checkpoints; a checkpoint counts as a step."""
     first_s: float
     write_s: float
-    """Mean over checkpoints of the longest time that any rank itself worked on one."""
+    """Writing time of the rank that writes longest, as a mean over checkpoints."""
     bytes: int
     """Bytes that all ranks together wrote per checkpoint."""
     writers: int
@@ -94,8 +94,8 @@ def _length_s(group: Sequence[Checkpoint], *, one_host: bool) -> float:
 class CheckpointCost:
     """A case's checkpoints by one method, over all its launches. Times are seconds, sizes bytes.
 
-    `cost` and `step_s`, the time of a training step, are those of the median launch. `mean_s` and `step_mean_s` are the
-    corresponding means over launches.
+    `cost` is the time of a checkpoint, and `step_s` the time of a training step. Both are medians over launches.
+    `mean_s` and `step_mean_s` are the corresponding means.
     """
 
     case_id: str

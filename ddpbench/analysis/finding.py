@@ -68,7 +68,7 @@ class Finding:
     ratio: Interval | None = None
     """Step time of the first case divided by that of the last, if the sentence compares their step times."""
     ratios: tuple[Interval, ...] = ()
-    """Ratios of each of several cases to the last, in the order of `cases`."""
+    """Step time of each of several cases divided by that of the last case, in the order of `cases`."""
 
     def __post_init__(self) -> None:
         """Check that the interval supports the verdict.

@@ -5,13 +5,14 @@ memory, where no step loads anything. The case is
 
     input-bound       if its step takes longer than the twin's, paired by round, with the entire corrected
                       interval beyond the margin of 2 %;
-    not input-bound   if the interval shows it to be faster, or within the margin;
+    not input-bound   if the interval shows that its step is faster, or within the margin of the twin's;
     unresolved        if the interval shows neither;
-    too few           if the two share fewer than five rounds.
+    too few           if the case and its twin share fewer than five rounds.
 
 Without a twin, only the share of a step spent waiting for a batch is known, from instrumented steps. If the entire
-interval of this share is above `WAITED_LIMIT`, the case "looks input-bound". This is weaker evidence. A step also waits
-if loading is short but cannot be hidden, and workers that share the ranks' cores slow computation without any waiting.
+interval of this share is above `WAITED_LIMIT`, the case "looks input-bound". This is weaker evidence for two reasons. A
+step also waits if loading is short but cannot be hidden. And workers that share the ranks' cores slow computation,
+which does not show as waiting.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class InputGroup:
     def fixed_by(self) -> InputCase | None:
         """Return the case with the fewest loader workers that suffice to keep training from waiting for input.
 
-        This case is not input-bound, and some case with fewer workers is. None if the group lacks such a case.
+        The returned case is not input-bound, but a case with fewer workers is. None if the group has no such case.
         """
         if not self.bound:
             return None

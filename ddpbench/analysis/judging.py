@@ -1,8 +1,8 @@
 """Judge pairs of cases, so that a report has exactly one judgement for each pair.
 
 A pair that a claim of the experiment names is judged by the claims. Their pairs were named before any measurement and
-form one family (`findings/claims.py`). Every other pair is judged by the family in which it is compared. So no two
-sentences or tables of a report disagree on two cases.
+form one family (`findings/claims.py`). Every other pair is judged by the family in which it is compared. Therefore all
+sentences and tables of a report agree on each pair.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def speedup_over(run: CaseRun, base: CaseRun) -> tuple[Interval, int] | None:
 def rate_ratio(a: CaseRun, b: CaseRun, alpha: float = ALPHA) -> Interval | None:
     """Return A's samples/s divided by B's, with the interval of `judge_pair`.
 
-    None if they have fewer than `MIN_ROUNDS` rounds of one session in common.
+    None if A and B share fewer than `MIN_ROUNDS` rounds of one session.
     """
     found = judge_pair(a, b, alpha)
     if found is None or found.rounds < MIN_ROUNDS or found.ratio.low is None or found.ratio.high is None:
@@ -71,9 +71,10 @@ def rate_ratio(a: CaseRun, b: CaseRun, alpha: float = ALPHA) -> Interval | None:
 
 
 def joint_rate_ratio(a: CaseRun, b: CaseRun, count: int) -> Interval | None:
-    """Return A's samples/s divided by B's, with one of `count` intervals that hold at once (Bonferroni).
+    """Return A's samples/s divided by B's, with an interval corrected for `count` comparisons (Bonferroni).
 
-    A claim's interval is used only if it is from as many comparisons or more. None as for `rate_ratio`.
+    If a claim names the pair, its interval is used only if it is corrected for at least `count` comparisons. The result
+    is None if A and B share too few rounds, as in `rate_ratio`.
     """
     claimed = a.claimed.get(b.case_id)
     own = replace(a, claimed={}) if claimed is not None and claimed.comparisons < count else a

@@ -37,7 +37,7 @@ class Names:
     def not_reached(self, cases: Sequence[CaseRun]) -> str:
         """Return the beginning of a sentence on cases that missed a target, such as `3 cases did not reach`.
 
-        If no case of the run reached the target, it is, for example, `None of the 24 cases reached`.
+        If no case of the run reached the target, the beginning is, for example, `None of the 24 cases reached`.
         """
         if len(cases) == self._count > 1:
             return f"None of the {len(cases)} cases reached"

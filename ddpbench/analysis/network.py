@@ -1,9 +1,9 @@
 """Communication over emulated links, per case, and its time by the algorithm's formula.
 
-A case's network time is how long a step's transfers were under way on any rank (`Breakdown.network_s`). Each launch
-has one mean, and a case has the median over launches with its interval. The formula uses the gradients' bytes and the
-rate of the limiting link, multiplied by the payload's share of a frame (`formulas.PAYLOAD`). It has no latency: α =
-0. It holds for one rank per node.
+A case's network time is the time per step in which any rank had a transfer under way (`Breakdown.network_s`). Each
+launch has one mean, and a case has the median over launches with its interval. The formula uses the gradients' bytes
+and the rate of the limiting link, multiplied by the payload's share of a frame (`formulas.PAYLOAD`). The formula has no
+latency (α = 0), and holds for one rank per node.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ NUMBER_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
 def network_results(cases: Sequence[CaseRun]) -> Iterator[NetworkResult]:
     """Yield a result for every case that exchanges gradients over emulated links and has instrumented steps.
 
-    The result's `bound_s` assumes the links' full rate, minus one burst for each restart of a link. Its `sent_bytes` is
-    counted, not computed.
+    The field `bound_s` assumes that links have their full rate, and that the burst after each pause takes no time. The
+    field `sent_bytes` is counted, not computed.
     """
     for run in cases:
         if (
@@ -120,7 +120,7 @@ def beyond_formula_s(run: CaseRun) -> float:
     """Return the seconds of a step's exposed communication that exceed the formula's time for its links.
 
     This time is spent in the library that sends, or in the machine that emulates the links. The result is 0 if the
-    algorithm has no formula, and if links have latency, losses, or storage that also uses them.
+    algorithm has no formula. It is also 0 if links have latency or losses, or if input data use the same links.
     """
     links = links_of(run.case.fabric)
     if links is None or run.parts is None or not links.rates_alone:

@@ -1,9 +1,10 @@
 """Cost of a failure, from the moment of the failure until the training has recovered from a snapshot.
 
-All moments are on one host's clock. A part of the cost ends when it has ended for the last rank (or torchrun agent). So
-parts follow one another and add up. An agent that was itself killed has nothing to notice or to stop. A gang is the
-ranks that train together between two restarts. The trained steps are the history that led to the final parameters: each
-gang's steps up to the snapshot from which the next gang continued.
+All moments are on one host's clock. A part of the cost ends when it has ended for the last rank (or torchrun agent).
+Therefore the parts are consecutive, and their sum is the entire cost. An agent that was itself killed and restarted has
+no times for noticing the failure and for stopping ranks. A gang is the ranks that train together between two restarts.
+The trained steps are the history that led to the final parameters: each gang's steps up to the snapshot from which the
+next gang continued.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class RankRecovery:
 class GangPace:
     """The pace of a gang, which is the group of ranks that train together between two restarts.
 
-    `samples_per_s` is the job's. The time spent on snapshots is left out.
+    `samples_per_s` is the rate of the job. The time spent on snapshots is left out.
     """
 
     ranks: int
@@ -60,8 +61,8 @@ class GangPace:
 class Recovered:
     """A launch's training with snapshots, and its recovery from a planned failure.
 
-    A step counts if no later gang repeated it. The parts are None if no failure was planned, or if the launch has not
-    recovered from it.
+    A step is kept if no later gang repeated it. The field `parts` is None if no failure occurred, or if the launch has
+    not recovered from the failure.
     """
 
     round: int
@@ -75,9 +76,10 @@ class Recovered:
     """
     recomputed_steps: int | None
     regained_s: float | None
-    """Seconds from the failure to the first step after which steps are at pace again, on average until the end.
+    """Seconds from the failure until training is back at its pace; None if it never is.
 
-    At pace, a step takes at most `AT_PACE` times as long as before the failure. None if no step is like this.
+    Training is back at its pace at the start of a step if this step and all later ones are fast enough on average. They
+    may take at most `AT_PACE` times as long as steps before the failure.
     """
     joined_s: float | None
     """Seconds that training paused for a returning node, from the last step without the node to the first with it."""
@@ -86,14 +88,14 @@ class Recovered:
     """Mean time of a snapshot, seconds, without the first few, which have no old snapshot to delete."""
     snapshot_bytes: int
     lost: int
-    """Number of samples, up to the last trained one in the job's order, that no step that counts used."""
+    """Number of skipped samples: kept steps used later samples in the job's order, but not these."""
     repeated: int
-    """Number of times that steps that count used a sample again."""
+    """Number of times that kept steps used a sample again."""
     unreadable: tuple[str, ...]
     paces: tuple[GangPace, ...]
     """Paces of the gangs, in order."""
     losses: tuple[float, ...]
-    """The job's loss in each step that counts."""
+    """The job's loss in each kept step."""
 
     @property
     def total_s(self) -> float | None:
@@ -112,7 +114,10 @@ class Recovered:
 
 
 def recovered_of(number: int, ranks: Sequence[RankRecovery], case: Case) -> Recovered | None:
-    """Return how a launch recovered, from its ranks' records, rank 0 first; None if it trained without snapshots."""
+    """Return how a launch recovered; None if it trained without snapshots.
+
+    `ranks` has the records of each rank, rank 0 first.
+    """
     if case.recovery == "off" or not ranks or not ranks[0].gangs:
         return None
     gangs = _gangs(ranks)
@@ -174,7 +179,8 @@ def recovered_of(number: int, ranks: Sequence[RankRecovery], case: Case) -> Reco
 def _again_ns(step: int, group: Sequence[Gang], ends: Mapping[int, int]) -> int | None:
     """Return the moment (ns) at which a gang had repeated the steps lost in the failure; None if it never did.
 
-    With a snapshot at the failure itself no step is lost. The moment is then when the gang was ready to continue.
+    If the last snapshot was made right before the failure, no step is lost. The result is then the moment at which the
+    gang was ready to continue.
     """
     if group[0].step == step:
         return max(each.ready_ns for each in group) if ends else None
@@ -208,9 +214,9 @@ def _ends(rank: RankRecovery, gangs: Iterable[int]) -> dict[int, dict[int, int]]
 def _places(
     ranks: Sequence[RankRecovery], kept: Mapping[int, tuple[int, float]], local_batch: int
 ) -> tuple[int, int, int]:
-    """Return how often samples were used, how many different samples there were, and the highest position of a sample.
+    """Return the number of uses of samples, the number of different samples, and the highest position of a sample.
 
-    Only steps that no later gang repeated count.
+    Steps that a later gang repeated are left out.
     """
     places = distinct = end = 0
     for first, until in sorted(_runs(ranks, kept, local_batch)):
@@ -247,7 +253,7 @@ def _length_s(group: Sequence[Snapshot]) -> float:
 
 
 def _durations(rank: RankRecovery, gang: int) -> list[tuple[int, int, float]]:
-    """Return the number, begin (ns) and duration (s) of each step of a gang, without the time between steps."""
+    """Return the number, begin (ns) and duration (s) of each step of a gang, without the time for snapshots."""
     found: list[tuple[int, int, float]] = []
     for each in rank.trained:
         if each.gang != gang:
@@ -321,7 +327,7 @@ def _built_s(group: Sequence[Gang]) -> float | None:
 def _regained_s(
     failure: Failure, rank: RankRecovery, gang: int, before: GangPace, case: Case
 ) -> float | None:
-    """Return the seconds from the failure until steps take as long as before the failure; None if they never do."""
+    """Return the seconds from the failure until training is back at its pace (`Recovered.regained_s`)."""
     steps = _durations(rank, gang)
     rest = list(itertools.accumulate(length for _, _, length in reversed(steps)))[::-1]
     for index in range(len(steps) - window_of(before.step_s) + 1):
@@ -367,16 +373,16 @@ class RecoveryCost:
     restored: Interval | None
     """Time from the failure until training continues, seconds."""
     restored_mean_s: float | None
-    """Mean over launches of the time in `restored`, which is the long-run cost of a failure for `goodput.ettr`."""
+    """Mean time from the failure until training continues, seconds, for `goodput.ettr`."""
     parts: Mapping[str, float]
     """Median of each part, seconds."""
     built_s: float | None
     """Median time to make model and replica, a part of restoring, seconds; None if a launch did not record it."""
     recomputed_steps: float | None
     regained: Interval | None
-    """Median time until steps are back at their pace, seconds; None if any recovery never was.
+    """Median time until training is back at its pace, seconds.
 
-    The median of the other recoveries would hide that.
+    None if training did not get back to its pace in at least one recovery. The median of the others would hide this.
     """
     regained_launches: int
     snapshot: Interval | None

@@ -64,13 +64,13 @@ assert tuple(one.name for one in fields(ByPart)) == PARTS
 class StepParts:
     """The parts of a case's instrumented step. They are means over ranks and steps, and medians over launches.
 
-    The parts of one launch add up to its step, their medians only nearly.
+    In one launch, the parts add up to the step. Their medians over launches add up to it only approximately.
     """
 
     case_id: str
     parts: ByPart[Interval]
     overlapped_comm: Interval
-    """Communication during computation, and so not a part of the step."""
+    """Communication that overlaps with computation. It is not one of the parts that add up to the step."""
     step_time_s: float
     launches: int
     instrumentation_overhead: float | None
@@ -89,8 +89,9 @@ class RankTimes:
     case_id: str
     rank: int
     role: str
-    """If only some ranks of the case are included, why this one is, such as `most computation`. Empty for the first
-    rank, unless it also has another role, and if all ranks are included.
+    """Reason why this rank is included if only some ranks are, such as `most computation`.
+
+    Empty if all ranks are included. Also empty for the first rank, unless it has another role.
     """
     ranks: int
     """The case's number of ranks with timed steps, including ranks that are left out here."""
@@ -164,7 +165,7 @@ class Compared:
     topic: str
     """Kind of the comparison, which says what the second case is.
 
-    - `buckets`, `layouts`, `strategies`, `ranks`: the fastest of the others in its group.
+    - `buckets`, `layouts`, `strategies`, `ranks`: the fastest other case of its group.
     - `data`: the same case with its batches in memory.
     - `precision`: the same case in full precision.
     """
@@ -244,7 +245,10 @@ class TransferResult:
     rounds: int
     transfers: int
     latency_s: Interval | None
-    """Intercept of the line of time over size for the operation; None without a line, like the next three fields."""
+    """Intercept of the line fitted to the operation's times over their sizes.
+
+    This field and the next three are None if no line was fitted.
+    """
     byte_s: float | None
     misfit: float | None
     latency_share: float | None
@@ -258,13 +262,13 @@ class NetworkResult:
     network_s: Interval
     rounds: int
     formula: str
-    """Name of the algorithm's textbook formula; empty without one, in which case `formula_s` is None."""
+    """Name of the algorithm's textbook formula. Without a formula, it is empty and `formula_s` is None."""
     formula_s: float | None
     bound_s: float | None
     """Lower bound on the time of any algorithm; None unless all links are alike."""
     gradient_bytes: float | None
     sent_bytes: float | None
-    """Bytes that the busiest rank passed to the network; None if a library sent them uncounted."""
+    """Bytes that the busiest rank passed to the network; None if a library sent them and did not count them."""
     formula_bytes: float | None
 
 
@@ -272,7 +276,7 @@ class NetworkResult:
 class LossPoint:
     """A point of the curve of a case that trains to a loss, averaged over launches.
 
-    `loss` is the mean over the steps of the window.
+    `loss` is the mean over the last steps up to `step`. `TrainedToLoss.window` is the number of these steps.
     """
 
     case_id: str
@@ -298,14 +302,14 @@ class TrainedToLoss:
     one_device_case_id: str | None
     """Id of the case `single` with the same batch."""
     apart: float | None
-    """Largest relative difference of its losses from those of `one_device_case_id`, over the first steps."""
+    """Largest relative difference of the case's losses from those of `one_device_case_id`, over the first steps."""
 
 
 def columns_of(kind: Any, results: Iterable[Any]) -> dict[str, list[Any]]:
     """Return results of the dataclass `kind` as a table: `columns` with the names, and `data` with one row per result.
 
     A type with methods `columns` and `column_names` encodes itself. An interval `x_s` becomes `x_s`, `x_ci_low_s` and
-    `x_ci_high_s`. A `ByPart` of intervals becomes such columns for each part of a step.
+    `x_ci_high_s`. A `ByPart` of intervals becomes three columns like these for each part of a step.
     """
     own = hasattr(kind, "columns")
     names = [*(kind.column_names() if own else _names(kind))]

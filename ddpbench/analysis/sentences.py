@@ -44,7 +44,8 @@ class _Parts:
 class Sentence(str):
     """A sentence with a start, conditions such as the workload, and an end: `DDP at 2 ranks, gpt:nano: speed-up 1.6`.
 
-    As a string it has all conditions. The method `but` leaves out conditions that the report already shows nearby.
+    The string itself contains all conditions. The method `but` leaves out conditions that the report already shows
+    nearby.
     """
 
     __slots__ = ("_parts",)

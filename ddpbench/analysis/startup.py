@@ -23,7 +23,7 @@ class StartUp:
     process_s: float
     """From the request until the rank's process starts working."""
     imports_s: float
-    """For importing torch and all else. A forked rank inherits the imports from its fork server."""
+    """For importing torch and all other modules. A forked rank inherits the imports from its fork server."""
     model_s: float
     """For loading data and model."""
     meeting_s: float

@@ -1,8 +1,8 @@
 """Times of single steps by rank, and what fills each rank's step: computation, communication, and waiting.
 
-A rank that is slower than the others makes them wait: it has the most computation and the least waiting, although in
-synchronous training all ranks' steps are equally long. To keep a report small, at most four ranks of a case are
-included: the first that trains, and the ranks with the least, the median and the most computation.
+In synchronous training, all ranks' steps are equally long, because fast ranks wait for slow ones. A slow rank is
+therefore the rank with the most computation and the least waiting. To keep a report small, at most four ranks of a case
+are included: the first rank that trains, and the ranks with the least, the median and the most computation.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _steps_ns(case: CaseRun) -> dict[int, NDArray[np.int64]]:
 
 
 def _servers(case: CaseRun, steps_ns: Mapping[int, NDArray[np.int64]]) -> tuple[int, ...]:
-    """Return the processes' ranks that have no training steps, although others of the case do."""
+    """Return the ranks that have a process but no training steps, such as a parameter server."""
     processes = max(launch.processes for launch in case.good)
     return tuple(rank for rank in range(processes) if rank not in steps_ns)
 

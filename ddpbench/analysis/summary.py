@@ -73,7 +73,7 @@ class DecidedClaim:
     """Answer to the experiment's question if the claim holds."""
     kind: ClaimKind
     margin: float
-    """Smallest difference for `faster`, largest for `as fast`, as a fraction."""
+    """Difference that the claim requires (kind `faster`) or allows (kind `as fast`), as a fraction."""
     of: Of
     verdict: ClaimVerdict
     pairs: tuple[HeldPair, ...]
@@ -173,7 +173,7 @@ class StepResults:
     """Scaling laws fitted to each curve: one strategy over world sizes (`analysis/scaling/curves.py`)."""
     one_step: OneStep | None = None
     one_step_absent: str = ""
-    """Reason why no step is drawn; empty if one is."""
+    """Reason why no step is drawn; empty if a step is drawn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,9 +1,12 @@
 """Training to a loss: each launch's loss curve, the time to the target, and the difference from one device's curve.
 
 Every launch trains on the same data in the same order, so a synchronous strategy's curve is equal in all rounds.
-Intervals cover the time, not the path of training. Times are the job's. They last from the earliest rank's start of a
-group of steps to the latest rank's end of each step. The time in which ranks agree between groups is left out. The loss
-is reached when the last rank is done, so offsets between ranks are included (cf. `steptime.py`).
+Intervals express how times scatter between rounds, not how training would differ with another seed.
+
+Times are the job's. Ranks train in groups of steps, and agree between two groups on whether to continue. The time for
+this is left out. Within a group, times last from the earliest rank's start of the group to the latest rank's end of a
+step. The loss is reached when the last rank is done, so offsets between ranks are included (unlike in
+`read/steptime.py`).
 """
 
 from __future__ import annotations
@@ -46,7 +49,8 @@ def loss_curves_of(run: CaseRun) -> list[LossCurveRun]:
 def to_loss(run: CaseRun) -> list[Timing]:
     """Return the time to the loss of every launch; an empty list if any launch did not reach the loss.
 
-    The launches that did not reach it would have taken longer, so the times of the others alone would be too short.
+    A launch that did not reach the loss would have taken longer. The times of the other launches alone would be too
+    short.
     """
     timings = [curve.timing for curve in loss_curves_of(run)]
     known = [timing for timing in timings if timing is not None]

@@ -20,7 +20,7 @@ def extra_info(run: CaseRun, row: Mapping[Any, Any], identity: Mapping[str, Any]
     """Return a case's results as plain values by name. Names without a value are left out.
 
     Args:
-        run: the case with its launches; only the successful ones count.
+        run: the case with its launches; only successful launches are used.
         row: the case's row of `cases.csv`.
         identity: the machine and the software of the measurement.
     """

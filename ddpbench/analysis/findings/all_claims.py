@@ -44,10 +44,10 @@ def claims_answer(
     cases: Sequence[CaseRun] = (),
     withheld: Collection[str] = (),
 ) -> Finding | None:
-    """Return a finding that states the effects which the claims show; beneath it stands how many claims hold.
+    """Return a finding that states the effects which the claims show. A tag says how many claims hold.
 
-    If no claim is decided, the finding says which claims are open; a single claim's own finding is returned as it is.
-    None if `claims` is empty. The verdict is `unresolved` if no claim is decided.
+    If no claim is decided, the finding says which claims are open, and its verdict is `unresolved`. If there is only
+    one claim and it shows no effect, the claim's own finding is returned unchanged. None if `claims` is empty.
 
     Args:
         claims: the claims, in the experiment's order.
@@ -92,7 +92,7 @@ def claims_answer(
 
 
 def _on_settings(claims: Sequence[DecidedClaim], cases: Sequence[CaseRun]) -> Finding | None:
-    """Return a finding that answers more than the claims, if they compare loaders or values of an option; else None."""
+    """Return a finding that says more than the claims if these compare loaders or an option's values; else None."""
     by_id = {run.case_id: run.case for run in cases}
     pairs = [
         (by_id[held.a], by_id[held.b])
@@ -107,7 +107,7 @@ def _on_settings(claims: Sequence[DecidedClaim], cases: Sequence[CaseRun]) -> Fi
 
 
 def _joined(opening: Opening, effects: Sequence[ClaimedEffect]) -> str:
-    """Join the effects to a sentence, with `and` where an effect has the same faster case as the one before."""
+    """Join the effects to a sentence: with `and` if two successive effects have the same faster case, else with `;`."""
     first, *others = effects
     text, before = first.text(leading=not opening), effects[0]
     continued = False
@@ -178,8 +178,8 @@ def _named(
 ) -> str:
     """Return a text with up to `most` claims of each verdict in `named`, and the number of claims left out.
 
-    If no claim that holds is named, the claims that hold are not counted here, because the sentence begins with their
-    number.
+    If `named` lacks the verdict `holds`, claims that hold are not counted, because the sentence already begins with
+    their number.
     """
     parts: list[str] = []
     for verdict in named:

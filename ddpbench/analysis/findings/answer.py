@@ -2,8 +2,8 @@
 
 The first sentence says what to use (`choice.py`). In a sweep that trains to a loss, the first sentence instead says
 which case reaches the loss first (`first_to_loss.py`). A sweep that varies links, input data or precision adds its
-finding on that setting. If an experiment has claims to decide, their verdicts are the answer (`all_claims.py`). If it
-compares frameworks with plain DDP, the answer is what they cost (`wrappers.py`).
+finding on that setting. If an experiment has claims to decide, their verdicts are the answer (`all_claims.py`). If an
+experiment compares frameworks with plain DDP, the answer is what the frameworks cost (`wrappers.py`).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def answer_of(
         cases: a run's cases.
         findings: the run's findings; one of them may become the second sentence.
         claimed: the finding on the experiment's claims, if it has any.
-        withheld: violations by case id, for cases whose numbers must be wrong; no answer uses comparisons with these.
+        withheld: violations by the ids of cases whose numbers must be wrong. No answer compares these cases.
     """
     usable = [run for run in cases if run.case_id not in withheld]
     doubtful = {grouping.panel(run.case) for run in cases if run.case_id in withheld}
@@ -250,7 +250,7 @@ def _all_torch(choices: Sequence[Choice]) -> bool:
 
 
 def _tied(choice: Choice, name: str, ranks: str, gain: str, strategies: Collection[str]) -> Iterator[str]:
-    """Yield texts of decreasing length that call a choice among cases of several strategies a tie."""
+    """Yield texts, of decreasing length, on a tie between cases of several strategies."""
     names = [listed([called(run, choice.ranked) for run in choice.tied]), counted(len(choice.tied), "other")]
     if choice.chosen is reference_of(choice.ranked) and any(
         one.verdict != "equivalent" for one in choice.ties
@@ -304,7 +304,10 @@ def _uses(groups: Mapping[tuple[str, int], Sequence[Choice]], places: _Places) -
 
 
 def _grouped(choices: Sequence[Choice], places: _Places) -> dict[tuple[str, int], list[Choice]]:
-    """Return the choices by the chosen case's name and number of ranks; the name is `one rank` where that is best."""
+    """Return the choices, grouped by the chosen case's name and number of ranks.
+
+    Choices in which the chosen case is slower than one rank have the key `one rank` and 1.
+    """
     groups: dict[tuple[str, int], list[Choice]] = {}
     for one in choices:
         key = ("one rank", 1) if one.loses else (places.name(one), one.world)
@@ -313,7 +316,7 @@ def _grouped(choices: Sequence[Choice], places: _Places) -> dict[tuple[str, int]
 
 
 def _not_shown_to_depend(choices: Sequence[Choice], places: _Places) -> str:
-    """Say which case to use in those panels that are decided, if no two of them are shown to need different cases."""
+    """Say which case to use in each decided panel, if no two panels are shown to need different cases."""
     decided = [one for one in choices if one.best or one.loses]
     head = f"{len(decided)} of {places.total} {places.noun} {'is' if len(decided) == 1 else 'are'} decided"
     return (
@@ -322,7 +325,10 @@ def _not_shown_to_depend(choices: Sequence[Choice], places: _Places) -> str:
 
 
 def _apart(one: Choice, other: Choice, places: _Places) -> bool:
-    """Return whether each of two panels shows that the cases which may be best in the other are not best in it."""
+    """Return whether two panels are shown to need different cases.
+
+    This is so if each case that may be best in one of the panels is shown not to be best in the other panel.
+    """
     mine, theirs = (_may_be_best(choice, places) for choice in (one, other))
     return theirs <= _not_best(one, places) and mine <= _not_best(other, places)
 
@@ -404,7 +410,10 @@ def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
 
 
 def _undecided_at_most(choices: Sequence[Choice], places: _Places, text: str) -> Iterator[str]:
-    """Yield tags on the least certain choice: its precision, unless `text` has it, and how far it may be off."""
+    """Yield tags on the least certain choice: its precision, and how much slower than the fastest case it may be.
+
+    The precision is left out if `text` states it.
+    """
     worst = max(
         (one for one in choices if one.most_behind), key=lambda one: one.most_behind or 0.0, default=None
     )

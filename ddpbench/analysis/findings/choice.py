@@ -1,13 +1,14 @@
-"""Choose the case to use among comparable cases (a panel): the one that is shown to be best, else the reference.
+"""Choose the case to use among comparable cases (a panel): the reference, unless it is shown to be slower.
 
-Which of several undistinguished cases is measured as fastest is luck. So the reference (DDP) is used unless it is shown
-to be slower. `families.py` decides which cases are slower.
+If several cases cannot be distinguished, it is luck which of them is measured as fastest. So the reference (DDP) is
+used unless it is shown to be slower. If it is, the case that is measured as fastest is used. `families.py` decides
+which cases are slower.
 
 Cases whose parameters may differ from those of synchronous training are not ranked. The choice is made at a panel's
-largest number of ranks for which several cases can be ranked. If there is none, it is made at the largest number for
-which one case can be ranked. A smaller number of ranks is chosen if it trains measurably more samples per second. For
-these tests, the 5 % are divided among all numbers of ranks compared, in all panels. If a single case ran on more ranks
-than the choice, it is mentioned in addition.
+largest number of ranks for which several cases can be ranked. If no number of ranks has several such cases, the choice
+is made at the largest number that has one. A smaller number of ranks is chosen if it trains measurably more samples per
+second. For these tests, the 5 % are divided among all compared numbers of ranks in all panels. If only one case could
+be ranked at a number of ranks above that of the choice, the answer also mentions this case.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ class Choice:
     gain: Interval | None
     """Samples/s divided by those of the base case; None without a base case, or if the two share no rounds."""
     rounds: int
-    """Number of rounds with launches of `chosen` and its base case or, if these are too few, with one of `chosen`."""
+    """Number of rounds that `chosen` and its base case share or, if too few, number of launches of `chosen`."""
     slower_worlds: tuple[int, ...]
     """Larger numbers of ranks that train measurably fewer samples per second."""
     alone: tuple[CaseRun, ...]
-    """A case for each larger number of ranks at which only that case can be ranked."""
+    """The only case that can be ranked, for each larger number of ranks that has only one."""
     below_base: tuple[CaseRun, ...]
     """Other ranked cases that are shown to train fewer samples per second than one rank."""
     doubt: tuple[CaseRun, Judgement] | None
@@ -83,7 +84,7 @@ class Choice:
 
     @property
     def behind(self) -> list[tuple[CaseRun, Interval]]:
-        """Return the other ranked cases, each with its step time divided by the step time of the fastest case."""
+        """Return the other ranked cases, each with its step time divided by that of the fastest other case."""
         return [(run, self.standings[run.case_id].ratio) for run in self.ranked if run is not self.chosen]
 
 

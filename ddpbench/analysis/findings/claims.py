@@ -1,10 +1,10 @@
 """Decide an experiment's claims, and make a sentence on each claim.
 
 A claim is decided by pairs of cases that are each compared within rounds. These pairs were named before any measurement
-(`spec/claims.py`), so they form a separate family. The 5 % are divided among the pairs of all claims (Bonferroni),
-because the intervals also decide on leads and margins, so all of them have to hold at once. A pair that two claims name
-counts once. All other statements of a report on such a pair use the same interval (`judged_by_claims`). A claimed lead
-is tested by multiplying the time of the case that is claimed to be faster by 1 plus the lead.
+(`spec/claims.py`), so they form a separate family. The 5 % are divided among the pairs of all claims (Bonferroni). The
+intervals also decide on leads and margins, and for this all intervals have to hold at once. A pair that two claims name
+is counted once. All other statements of a report on such a pair use the same interval (`judged_by_claims`). To test a
+claimed lead, the time of the case that is claimed to be faster is multiplied by 1 plus the lead.
 
 - `faster` holds if the interval is on the claimed side of the lead, and does not hold if it is on the other side. A
   claim without a lead also does not hold if the interval includes 1 and is entirely within the general margin.
@@ -310,10 +310,10 @@ def _placing(pairs: Sequence[_Pair]) -> Callable[[_Pair], str]:
 
 
 def _side_words(every: Sequence[Case]) -> Callable[[Case], tuple[list[str], list[str]]]:
-    """Return a function that gives, for a case, the phrases that distinguish it from the other cases, and its ranks.
+    """Return a function that gives the phrases that distinguish a case from the cases in `every`, and its ranks.
 
-    The other cases are those in `every`. The number of ranks is left out if all cases have the same. The function reads
-    `every` only once, because a claim may have thousands of pairs.
+    The number of ranks is left out if it is the same for all cases. The function reads `every` only once, because a
+    claim may have thousands of pairs.
     """
     fields = grouping.differing(every, (*VARIANT, *SCALE, *PANEL))
     strategies, sizes = "strategy" in fields, "world_size" in fields
@@ -445,7 +445,7 @@ class _Words:
     """Texts about the pairs of one claim, in terms of step time or throughput, whichever the claim is about."""
 
     def __init__(self, one: DecidedClaim, *, rates: bool) -> None:
-        """Store the claim. With `rates`, texts give samples/s, because the two sides' steps differ in samples."""
+        """Store the claim. With `rates`, texts give samples/s, because the two sides differ in samples per step."""
         self._one = one
         self._steps = one.of == "step time"
         self._rates = rates and not self._steps

@@ -63,7 +63,7 @@ class _Pair:
     family: tuple[CaseRun, ...]
     """All cases of the panel at the same number of ranks; the names of `a` and `b` must be distinct among them."""
     corrected: int
-    """Number of comparisons among which the error is divided, in the family or in the claims that name this pair."""
+    """Number of comparisons for which the interval is corrected (`Families.comparisons`)."""
 
     @property
     def name(self) -> str:
@@ -182,9 +182,9 @@ def _sorted(compared: Sequence[_Decision]) -> list[_Decision]:
 def _open_together(compared: Sequence[_Decision]) -> tuple[list[_Decision], dict[str, list[_Decision]]]:
     """Return the comparisons that begin a sentence, and the groups of comparisons that share a sentence.
 
-    Undecided comparisons of strategies with one reference form a group, whose key is the name of the first pair. The
-    first list omits all comparisons of a group except the first. A group's strategies have the reference's layout on
-    nodes, so the sentence names the layout once.
+    Undecided comparisons of several strategies with the same reference form a group. Its key is the name of its first
+    pair. Of each group, the first list has only the first comparison. A group's strategies have the reference's layout
+    on nodes, so the sentence names the layout once.
     """
     open_: dict[str, list[_Decision]] = {}
     for pair, judged in compared:
@@ -306,7 +306,7 @@ def _sentence(pair: _Pair, judged: Judgement, apart: _Apart) -> Finding:
 
 
 def _sentence_on_all(group: Sequence[_Decision], apart: _Apart) -> Finding:
-    """Return one finding on several cases that all cannot be distinguished from their common reference."""
+    """Return one finding on several cases, none of which can be distinguished from their common reference."""
     pairs, judged = [pair for pair, _ in group], [one for _, one in group]
     b, family, others = pairs[0].b, pairs[0].family, [pair.a for pair in pairs]
     names = [name_of(run, b, family) for run in others]

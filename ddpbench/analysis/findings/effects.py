@@ -1,7 +1,7 @@
 """Effects that decided claims show, in phrases for the answer: `DDP is 32 % [28, 36] faster than master`.
 
-An answer begins with the effects; the number of claims that hold stands beneath it. Each pair of cases occurs once, in
-the effect of the first claim that decides it. Claims that answer the experiment's question come first.
+An answer begins with the effects. A tag beneath it gives the number of claims that hold. Each pair of cases occurs
+once, in the effect of the first claim that decides it. Claims that answer the experiment's question come first.
 """
 
 from __future__ import annotations
@@ -44,16 +44,19 @@ class PairSide:
 class ClaimedEffect:
     """Comparison of the two cases of a pair.
 
-    `common` is the strategy of both cases; empty if their strategies differ. `fast` and `slow` name what else they
-    differ in. `ratio` is the time of `slow` divided by that of `fast`; for the kinds `equal` and `open`, it is the
-    inverse.
+    `common` is the strategy of both cases; empty if their strategies differ. `fast` and `slow` name the two cases by
+    their strategies or, if these are equal, by the settings in which the cases differ. `ratio` is the time of `slow`
+    divided by that of `fast`. For the kinds `equal` and `open`, it is the inverse.
     """
 
     pair: frozenset[str]
     kind: Literal["faster", "growth", "equal", "open"]
-    """`faster`: `fast` is shown to take less time. `equal`: the cases are shown to be equal. `open`: they cannot be
-    told apart. In both of these, `fast` is the case that the claim is about. `growth`: step times at two numbers of
-    ranks; `slow` has more ranks, even if its steps are shorter.
+    """Kind of the effect.
+
+    - `faster`: `fast` is shown to take less time.
+    - `growth`: step times at two numbers of ranks are compared. `slow` has more ranks, even if its steps are shorter.
+    - `equal`: the cases are shown to be equal. `fast` is the case that the claim is about.
+    - `open`: the cases cannot be distinguished. `fast` is the case that the claim is about.
     """
     ratio: Interval
     fast: PairSide
@@ -95,7 +98,7 @@ class ClaimedEffect:
         return f"{phrase} for {self.place}" if self.place else phrase
 
     def continues(self, before: ClaimedEffect | None) -> bool:
-        """Return whether the preceding effect has the same faster case, so that only the slower one is new."""
+        """Return whether the preceding effect has the same faster case, so that only the slower case must be named."""
         return (
             before is not None
             and before.kind == self.kind == "faster"
@@ -132,9 +135,9 @@ class ClaimedEffect:
         return f"{self.common} is {is_faster(self.ratio)} {sides}"
 
     def _follows(self, before: ClaimedEffect | None) -> bool:
-        """Return whether the preceding effect compares the same two settings, so that only the strategy is new.
+        """Return whether the preceding effect compares the same two settings, so that only the strategy must be named.
 
-        For settings of different speed, it must also have the same setting as the faster one.
+        Except for the kind `equal`, the same setting must also be the faster one in both effects.
         """
         if before is None or not self.common or not before.common:
             return False
@@ -161,9 +164,14 @@ def opening_of(claims: Sequence[DecidedClaim]) -> Opening:
     """Return what the claims answer to the experiment's question.
 
     A claim that holds gives the answer that it names. A claim that is refuted for any of its pairs gives the opposite.
-    The result is `yes` or `no` if all claims on the question give this answer. It is `it depends` if decided pairs
-    disagree: two claims on the question give different answers, or some pairs show a claim while others refute it or
-    are shown to be equal by another claim. Otherwise, also if the other pairs are merely undecided, it is empty.
+    The result is
+
+    - `yes` or `no` if all claims on the question give this answer;
+    - `it depends` if claims on the question give different answers, or if decided pairs of one claim disagree;
+    - empty in all other cases, for example if the other pairs are undecided.
+
+    A pair that is undecided in a claim of kind `faster` contradicts this claim if another claim shows that the pair's
+    cases are equal.
     """
     asked = [one for one in claims if one.answers is not None]
     found = {_answer(one) for one in asked}
@@ -234,7 +242,6 @@ def _continued_last(effects: Sequence[ClaimedEffect]) -> list[ClaimedEffect]:
     """Return the effects in an order in which a shortened effect cannot be misread.
 
     If one effect continues another, both go to the end, so that no third effect seems to continue the first.
-
     """
     for first in effects:
         for one in effects:
@@ -244,7 +251,7 @@ def _continued_last(effects: Sequence[ClaimedEffect]) -> list[ClaimedEffect]:
 
 
 def _telling(claim: DecidedClaim, *, refuting: bool) -> list[HeldPair]:
-    """Return at most two pairs of a claim: the one that supports it most, then the one that contradicts it most.
+    """Return the pair that supports a claim most, then the pair that contradicts it most, if there are such pairs.
 
     If pairs support the claim and none contradicts it, the second is the undecided pair closest to supporting it. With
     `refuting`, the order is reversed.

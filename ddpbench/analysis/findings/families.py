@@ -43,7 +43,7 @@ class Families:
             if sum(len(run.timings) >= MIN_ROUNDS for run in family) > 1
         }
         self.one_process = with_one_process(cases)
-        """The first panel's reference, and one process with about as many threads as its ranks have; or None."""
+        """The first panel's reference case, and a one-process case with about as many threads in total; or None."""
         also = (
             self.one_process is not None
             and len(pairs(*(run.timings for run in self.one_process))) >= MIN_ROUNDS

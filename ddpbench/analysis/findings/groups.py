@@ -68,7 +68,7 @@ def measured(cases: Iterable[CaseRun]) -> list[CaseRun]:
 def equal_buckets(cases: Iterable[CaseRun]) -> list[tuple[CaseRun, list[CaseRun]]]:
     """Return groups of cases whose buckets are equal although their caps differ.
 
-    Each group is a pair of its first case and a list of the others. The cases differ in nothing else.
+    Each group is a pair: its first case, and a list of the other cases. The cases of a group differ only in their caps.
     """
     with_buckets = [
         run for run in cases if run.bucket_bytes is not None and run.case.bucket_cap_mb is not None
@@ -168,7 +168,8 @@ def _largest(members: Sequence[CaseRun]) -> int:
 def with_one_process(cases: Sequence[CaseRun]) -> tuple[CaseRun, CaseRun] | None:
     """Return the reference case, and the one-process case that uses about as many cores through threads.
 
-    The reference is taken from the first group of comparable cases. None if its launcher measured no such process.
+    The reference is taken from the first group of comparable cases. None if the reference's launcher measured no
+    one-process case of this kind.
     """
     if len({run.case.threads_per_rank for run in cases}) < 2:
         return None

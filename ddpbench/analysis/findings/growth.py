@@ -28,7 +28,7 @@ def growth_finding(cases: Sequence[CaseRun]) -> Finding | None:
     """Return the finding that says how network time grows with the number of nodes.
 
     It names the strategies with the least and the most network time at the most nodes. None if no two strategies were
-    measured on enough numbers of nodes, or if these two are not shown to differ.
+    measured on enough numbers of nodes, or if the two named strategies are not shown to differ.
     """
     able = [
         run
@@ -109,7 +109,7 @@ def _times(factor: float) -> str:
 def _judged(ordered: Sequence[CaseRun]) -> Judgement | None:
     """Return the judgement of the last case compared with the first, or None if they cannot be compared.
 
-    It is corrected over all pairs, because the two were chosen as extremes.
+    The judgement is corrected for all pairs, because these two cases were chosen as extremes.
     """
     times = [network_timings(run) for run in ordered]
     compared = {

@@ -26,9 +26,9 @@ MOST = 3
 def input_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """Return at most `MOST` findings that say whether cases wait for input.
 
-    Each group that has a case with its data in memory gets one finding, and all other groups together get one.
-    Input-bound groups come first, ordered by how long they wait, then the others, those with the most ranks first.
-    Cases without separate cores for each rank are judged with the others, but have no finding.
+    Each group that has a case with its data in memory gets one finding. Input-bound groups come first, ordered by how
+    much loading lengthens a step. The other groups follow, ordered by their number of ranks. All groups without a case
+    in memory share a last finding. Cases without separate cores for each rank are also judged, but have no finding.
     """
     groups = _fair(cases)
     paired = [group for group in groups if group.memory is not None and group.loaded]
@@ -41,8 +41,8 @@ def input_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
 def inputs_answer(cases: Sequence[CaseRun], counted: Sequence[str] = ()) -> Finding | None:
     """Return the finding on the group of cases that waits longest for its input; None if no group is input-bound.
 
-    It depends only if another group is shown not to be input-bound. That group is named in the sentence if it fits, and
-    otherwise beneath it, as are groups that are undecided.
+    The sentence begins with `it depends` only if another group is shown not to be input-bound. The sentence names such
+    groups if it has room, and otherwise a tag names them. Another tag names undecided groups.
 
     Args:
         cases: the run's cases.
@@ -103,7 +103,7 @@ def _strategy(run: CaseRun, names: Namer) -> str:
 
 
 def _listed_groups(groups: Sequence[InputGroup], names: Namer, waiting: Collection[str]) -> str:
-    """Name the groups by their workloads, and by strategies where the workload is one of `waiting`."""
+    """Name the groups by their workloads. The strategy is added if the workload is one of `waiting`."""
     found: dict[str, None] = {}
     for one in groups:
         run = one.members[0].run
@@ -113,7 +113,7 @@ def _listed_groups(groups: Sequence[InputGroup], names: Namer, waiting: Collecti
 
 
 def _paired(cases: Sequence[CaseRun]) -> list[InputGroup]:
-    """Return the groups, on separate cores, that have both a case with its data in memory and one that loads data."""
+    """Return the groups that have, on separate cores, a case with its data in memory and a case that loads data."""
     return [group for group in _fair(cases) if group.memory is not None and group.loaded]
 
 
@@ -126,7 +126,7 @@ def _fair(cases: Sequence[CaseRun]) -> list[InputGroup]:
 
 
 def _strength(group: InputGroup) -> float:
-    """Return the factor by which loading lengthens a group's step at least; 1 if no lengthening is shown."""
+    """Return a lower bound of the factor by which loading lengthens a group's step; 1 if no lengthening is shown."""
     ratio = group.bound[0].ratio if group.bound else None
     return ratio.low or 1.0 if ratio is not None else 1.0
 
@@ -177,9 +177,9 @@ def _bound(group: InputGroup) -> Iterator[str]:
 
 
 def _fixed(group: InputGroup) -> tuple[str, ...]:
-    """Return ends of decreasing length for a sentence on an input-bound group: whether loader workers fix it or help.
+    """Return ends of decreasing length for a sentence on an input-bound group.
 
-    They say what is known. Workers that do not suffice may still be shown to help.
+    The ends say whether loader workers fix this, as far as it is known. Workers that do not fix it may still help.
     """
     first, fixing = group.bound[0], group.fixed_by
     if fixing is not None:
@@ -195,7 +195,7 @@ def _fixed(group: InputGroup) -> tuple[str, ...]:
 
 
 def _not_sufficing(first: InputCase, others: Sequence[InputCase]) -> tuple[str, ...]:
-    """Return what `_fixed` does if none of `others`, which have more workers than `first`, is shown to suffice."""
+    """Return the result of `_fixed` if none of `others`, which have more workers than `first`, is shown to suffice."""
     found = judge_pairs({member.run.case_id: (member.run, first.run) for member in others})
     judged = [(member, found[member.run.case_id]) for member in others if member.run.case_id in found]
     faster = [(member, one) for member, one in judged if one.verdict == "faster"]

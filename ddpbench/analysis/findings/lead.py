@@ -29,7 +29,7 @@ _RINGS = ("all_reduce", "ring")
 _LEAST = 1.02
 """Smallest lead, a ratio of step times, that is divided into parts; the parts of a smaller lead would be noise."""
 WIDEST = 0.3
-"""Largest width of an interval with which a share is stated."""
+"""Largest width of a share's interval. A share with a wider interval is not stated."""
 _Pair = tuple[tuple[str, str], tuple[str, str]]
 """Algorithm and schedule of two cases, the slower first."""
 

@@ -118,9 +118,9 @@ def _disagreement(group: Sequence[CaseRun], families: Families) -> Finding | Non
 def _intervals(a: CaseRun, b: CaseRun, rate: Judgement, loss: Judgement) -> tuple[Interval, Interval, int]:
     """Return A's samples/s divided by B's, A's time to the loss divided by B's, and the number of comparisons.
 
-    The intervals are the same as in the report's tables. If one of the cases is the base case of the other, they are
-    the intervals of the speed-ups. Those are not corrected for several comparisons, so the number is then 1. The
-    verdict on the pair was based on wider intervals, which all hold at once.
+    The intervals are the same as in the report's tables. If one of the cases is the base case of the other, the
+    intervals are those of the speed-ups. Speed-ups are not corrected for several comparisons, so the number is then 1.
+    The verdict on the pair was based on wider intervals, which all hold at once.
     """
     for run, base in ((a, b), (b, a)):
         if run.baseline_id == base.case_id:

@@ -27,14 +27,14 @@ def option_answer(
 ) -> Finding | None:
     """Return the finding that says which value of a numeric option trains fastest, and how fast.
 
-    It compares the fastest value with one rank and with the reference strategy. Beneath it stands what the smallest
-    value costs over one rank. None if no claim compares two values of one option, if fewer than `FEWEST_VALUES` values
-    were measured, or if one rank is not shown to be slower.
+    It compares the fastest value with one rank and with the reference strategy. A tag compares the smallest value with
+    one rank. None if no claim compares two values of one option, if fewer than `FEWEST_VALUES` values were measured, or
+    if one rank is not shown to be slower.
 
     Args:
         cases: the run's cases.
         claims: the run's claims, decided.
-        counted: tags to put after that of the smallest value.
+        counted: tags to put after the tag on the smallest value.
     """
     families = Families(cases)
     by_id = {run.case_id: run for run in cases}

@@ -63,7 +63,7 @@ def _cap(run: CaseRun) -> tuple[int, float]:
 def _groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
     """Return groups of cases that differ only in links or workload options.
 
-    If both vary, groups differ only in options.
+    If both vary, the cases of a group differ only in options.
     """
 
     def shared(run: CaseRun) -> GroupKey:

@@ -45,7 +45,7 @@ MOST_NAMES = 2
 def fitting(texts: Iterable[Text], *, also: int = 0) -> Text:
     """Return the longest text that is at most `MOST_WORDS` long, or the shortest if all are longer.
 
-    `texts` must be in order of decreasing length. `also` is the number of words that the sentence has besides.
+    `texts` must be in order of decreasing length. `also` is the number of words in the rest of the sentence.
 
     Raises:
         ValueError: `texts` is empty.
@@ -87,7 +87,7 @@ def launch_tags(rounds: int, comparisons: int = 1) -> tuple[str, ...]:
 
 
 MUCH_OF_A_STEP = 0.1
-"""Smallest fraction of a step for which transfer time beyond what the links need is mentioned."""
+"""Smallest excess of transfer time over what the links need, as a fraction of a step, that is mentioned."""
 LATE = "replayed computation came late"
 """Beginning of the remark on late computation of a replay."""
 
@@ -159,7 +159,7 @@ def _shared_cores(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def _where(run: CaseRun, runs: Sequence[CaseRun]) -> str:
-    """Return a name that distinguishes a case from the others in `runs`, with its ranks if their numbers differ."""
+    """Return a name that distinguishes a case from the others in `runs`, with its ranks if the cases differ in them."""
     several = len({one.case.world_size for one in runs}) > 1
     return f"{called(run, runs)} at {ranks_of(run.case)}" if several else called(run, runs)
 
@@ -213,7 +213,7 @@ def disturbed_launches(launches: Iterable[Launch]) -> int:
 
 
 def undecided_all(ratios: Sequence[Interval]) -> str:
-    """State the range that several undecided ratios to one reference have together.
+    """State the range that covers the intervals of several undecided ratios to one reference.
 
     The two ends of the range may be from different ratios.
     """
@@ -224,10 +224,10 @@ def undecided_all(ratios: Sequence[Interval]) -> str:
 
 
 def tied_words(judged: Iterable[Judgement | None], of: str = "", equal: str = "") -> Iterator[str]:
-    """Yield phrases of decreasing length that call cases a tie, from their judgements.
+    """Yield phrases, of decreasing length, that say that cases are tied.
 
-    They are equivalent only if all judgements say so. Otherwise no difference is shown, and the text says how large a
-    difference would have to be to be shown.
+    If all judgements are `equivalent`, the phrase says so. Otherwise the phrases say that no difference is shown. The
+    longest also says how large a difference must be to be shown.
 
     Args:
         judged: the judgements; None for two cases that are not compared.

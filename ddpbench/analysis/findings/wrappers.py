@@ -25,8 +25,8 @@ def wrappers_finding(cases: Sequence[CaseRun]) -> Finding | None:
     """Return the finding that says which frameworks take longer than plain DDP; None for fewer than `FEWEST` of them.
 
     Frameworks that compute the model with another library than torch, such as TensorFlow, are left out, because a
-    difference from DDP would be due to that library. None, too, if the run compares other strategies with DDP, because
-    then its question is which strategy to use.
+    difference from DDP would be due to that library. A group of comparable cases with other strategies is also left
+    out, because its question is which strategy to use.
     """
     families = Families(cases)
     for members in fair_panels(cases):

@@ -10,7 +10,7 @@ from ddpbench.units import series_of
 
 
 def ran_as_asked(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the number of ranks of each launch that had a setting different from the case's, which must be 0.
+    """Yield, by launch and setting, the number of ranks whose value differs from the case's. It must be 0.
 
     Also yield the size of the largest bucket, which is limited by the bucket cap.
     """

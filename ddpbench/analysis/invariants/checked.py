@@ -100,12 +100,12 @@ def in_unit(value: float, unit: ViolationUnit, other: float | None = None) -> st
 
 
 IMPOSSIBLE = "cannot be right"
-"""Status of a case whose throughput must be wrong, in figures and tables. They show it like a failed case."""
+"""Status, in figures and tables, of a case whose throughput must be wrong. It is shown like a failed case."""
 ViolationKind = Literal["impossible", "doubtful"]
 """Severity of a violation.
 
-`impossible` means that no job can have done this, so a record or the analysis is wrong. `doubtful` means that it can be
-true, but that readers must know of it before they use the number.
+`impossible` means that no job can have such a number, so a record or the analysis is wrong. `doubtful` means that the
+number may be true, but that readers must know of the violation before they use the number.
 """
 
 

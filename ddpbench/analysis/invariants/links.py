@@ -69,8 +69,8 @@ def links_carry(case: CheckedCase) -> Iterable[Bounded]:
 def bus_bandwidth(case: CheckedCase) -> Iterable[Bounded]:
     """Yield the rate at which an operation's payload passes a node's link, which is at most the link's rate.
 
-    Each launch has a rate per operation, over transfers of all sizes. If transfers overlap, the division of their time
-    among sizes is an estimate, but the total time is exact.
+    The rate is computed per launch and operation, over transfers of all sizes. If transfers overlap, their total time
+    is exact, but its division among sizes is an estimate.
     """
     job, parts = case.run.case, case.run.parts
     links = links_of(job.fabric)

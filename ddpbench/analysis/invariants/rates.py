@@ -15,7 +15,7 @@ from ddpbench.analysis.table.result import CaseResult
 from ddpbench.strategies.traits import traits_of
 
 FAR = 0.25
-"""A value that exceeds its bound by more than this fraction is wrong, with any interval."""
+"""A value that exceeds its bound by more than this fraction is wrong, even if its interval includes the bound."""
 EDGES = 0.05
 """Relative tolerance of processor time, which is read slightly outside of the timed region at a block's edges."""
 _INTERVALS: Mapping[str, Callable[[CaseResult], Interval | None]] = {

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 AGREEMENT = 0.02
 """Instrumented steps agree with timed ones if the interval of their ratio overlaps 1 +- this."""
 HARD_AGREEMENT = 0.10
-"""Largest deviation of the mean ratio from 1 that counts as agreement, with any interval."""
+"""Largest deviation of the mean ratio from 1 that counts as agreement, even if the interval is wide."""
 CLOCK = 1e-3
 """Relative tolerance between a launch's mean step and its single steps, whose times are rounded."""
 NANOSECONDS = 1e-8

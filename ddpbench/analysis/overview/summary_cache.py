@@ -20,7 +20,7 @@ class CachedSummary:
     """The cache entry for a run with its present files. Construct it before the run's launches are read."""
 
     def __init__(self, run: RunDir, plan: StoredPlan) -> None:
-        """Compute the stamp from the plan as the caller has read it, because its file may have been replaced."""
+        """Compute the stamp from `plan`, because the plan's file may have been replaced since the caller read it."""
         self._name = hashlib.sha256(os.fsencode(run.path.resolve())).hexdigest()[:32] + ".run"
         self._code = code_stamp()
         self._stamp = _stamp(self._code, run, plan) if self._code else b""

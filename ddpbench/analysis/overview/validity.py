@@ -183,7 +183,7 @@ def _disturbances(measured: Sequence[CaseRun]) -> Iterable[str]:
 
 
 def _how_much(flag: str, measured: Sequence[CaseRun]) -> str:
-    """State the median and the largest share of the cores' time that others took, over all launches.
+    """State the median and the largest share of the cores' time that other guests or processes took, over all launches.
 
     Empty unless `flag` is `steal` or `foreign load`.
     """
@@ -364,7 +364,7 @@ def _correlated(measured: Sequence[CaseRun]) -> Iterable[str]:
 
 
 def _rarely_slow(measured: Sequence[CaseRun]) -> Iterable[str]:
-    """Yield a sentence that says how frequent slow launches may be although none was seen.
+    """Yield a sentence that says how frequent slow launches may be if none of a case's launches was slow.
 
     The sentence is left out unless several cases have enough launches.
     """
