@@ -1,4 +1,4 @@
-"""Compare the settings that a launch's ranks recorded with the settings of the case. No other module compares them."""
+"""Compare the recorded settings of a launch's ranks with those of the case. No other module compares them."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def _asked(case: Case) -> dict[str, Sequence[str]]:
 def largest_bucket_bytes(launch: Launch, case: Case) -> tuple[int, float] | None:
     """Return the bytes of a launch's largest bucket and the limit on them; None if either is unknown.
 
-    DDP closes a bucket once it has reached the cap, so a bucket has at most the bytes of the cap and the largest
-    gradient.
+    DDP closes a bucket once it has reached the cap, so a bucket has at most the bytes of the cap plus those of the
+    largest gradient.
     """
     largest = launch.largest_gradient_bytes
     if not launch.bucket_bytes or largest is None or case.bucket_cap_mb is None:
@@ -77,9 +77,9 @@ def largest_bucket_bytes(launch: Launch, case: Case) -> tuple[int, float] | None
 
 
 def other_settings(run: CaseRun) -> str:
-    """Describe settings that successful launches had instead of the case's: `threads_per_rank 2, not 1 5/5`.
+    """Describe settings in which successful launches differ from the case, as in `threads_per_rank 2, not 1 5/5`.
 
-    In the example, 5 of 5 launches had the setting.
+    In this example, 5 of 5 launches had 2 threads per rank, although the case has 1.
     """
     words = [one.words for launch in run.good for one in found_settings(launch, run.case) if one.others]
     return "; ".join(f"{each} {words.count(each)}/{len(run.good)}" for each in dict.fromkeys(words))

@@ -32,7 +32,7 @@ from ddpbench.strategies.traits import told_apart
 def read_cases(run: RunDir, plan: StoredPlan) -> list[CaseRun]:
     """Return every planned case with its launches, in the plan's order.
 
-    Unfinished launches are left out. So are misplaced files, which `CaseRun.left_out` lists.
+    Unfinished launches and misplaced files are left out. `CaseRun.left_out` lists the misplaced files.
     """
     return judged(read_unjudged(run, plan))
 
@@ -104,8 +104,9 @@ def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
     """Return the cases with all values that can only be computed from all cases of the run together.
 
     Launches that are not steady are flagged, and users' own strategies get distinct names. Timings get the correlation
-    of the run's rounds. A base case with which no other case is compared may get no base case itself, and so no
-    speed-up. It may come from a run that had one base case for all launchers.
+    of the run's rounds. Two kinds of base cases with which no other case is compared get no speed-up: those of
+    `grouping.base_of_none`, and those that the plan only added as base cases. The second kind may be from a run that
+    had one base case for all launchers.
     """
     apart = told_apart([run.case for run in cases])
     cases = [
@@ -136,10 +137,9 @@ def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
 
 
 def _judged(launch: Launch, changing: bool) -> Launch:
-    """Return a launch marked as not steady if `changing`, which says whether its timed steps were still changing.
+    """Return a launch marked as steady, or as not steady if its timed steps were still `changing`.
 
-    Otherwise the launch is marked as steady. If its one-time work was not done before its timed steps, it is returned
-    unchanged.
+    A launch whose one-time work was not done before its timed steps is returned unchanged.
     """
     if not launch.ready or (launch.steady is (not changing) and changing == (NOT_STEADY in launch.flags)):
         return launch

@@ -2,8 +2,8 @@
 
 Hosts have no common clock. If a transfer across hosts has a result that depends on every rank (`together`), it takes as
 long as its shortest part, which is the part of the last rank to start. For each rank, the transfer ends when this rank
-has its result. In other transfers across hosts, waiting cannot be separated from communication, and all counts as
-communication.
+has its result. In other transfers across hosts, waiting cannot be separated from communication. The entire time then
+counts as communication.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class Group:
         return here if one_clock.all() else self._across_hosts(here, one_clock)
 
     def lanes(self) -> tuple[NDArray[Any], ...]:
-        """Return three arrays with one value per transfer. In each, transfers over the same links have the same value.
+        """Return three arrays with one value per transfer: the kind of flow, the sender and the place.
 
-        The arrays have the kind of flow, the sender and the place. Groups of ranks without a common rank use different
+        Transfers over the same links have the same three values. Groups of ranks without a common rank use different
         links.
         """
         flow = self.flow

@@ -28,7 +28,7 @@ NOT_STEADY = "not steady"
 """Flag of a launch whose steps still changed while they were timed."""
 
 IDLE_ENOUGH = 0.02
-"""Ranks are assumed to hardly wait for shared cores if these are busy for at most this share of the time."""
+"""If shared cores are busy for at most this share of the time, ranks are assumed to hardly wait for them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +53,7 @@ class Launch:
     steady: bool | None = None
     """True if one-time work was done before the timed steps, and these did not change (`statistics/steady.py`)."""
     change: TrendChange | None = None
-    """Change of the step time from the first to the last timed steps; None if these are too few."""
+    """Change of the step time from the first to the last timed steps; None if there are too few steps."""
     ready: bool = True
     """True if every rank's one-time work, such as rebuilding buckets, was done before the timed steps."""
     flags: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class Launch:
     types: tuple[str, ...] = ()
     """Number types of the parameters, such as `float32`."""
     found: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)
-    """Settings recorded by the ranks, in their order, by the name in `Case`; older launches lack some settings."""
+    """Values that the ranks recorded for each setting, by its name in `Case`. Older launches lack some settings."""
     changes: tuple[str, ...] = ()
     """Sentences on types and settings of a user's class that ddpbench changed."""
     own_step: bool = False
@@ -82,7 +82,7 @@ class Launch:
     checkpoints: Mapping[str, CheckpointRun] = field(default_factory=dict)
     """Checkpoints, by method."""
     loss_curve: LossCurveRun | None = None
-    """Its training to a loss; None if not requested."""
+    """Training to a loss in this launch; None if not requested."""
     own_step_s: tuple[float, ...] = ()
     """Each rank's mean time of a timed step, in the order of ranks. In synchronous training all equal the step time."""
     hosts: int = 1
@@ -102,7 +102,7 @@ class Launch:
     start_up: StartUp | None = None
     """Parts of its start-up; None if its ranks did not record them."""
     recovered: Recovered | None = None
-    """Its training with snapshots and recovery from failures; None if it trained without snapshots."""
+    """Training with snapshots and recovery from failures in this launch; None if it trained without snapshots."""
     damage: tuple[str, ...] = ()
     session: str = ""
     """Session of the sweep that ran it."""
@@ -113,7 +113,10 @@ class Launch:
         return self.status == "ok" and self.timing is not None
 
     def correlated(self, reckoned: float) -> Launch:
-        """Return a copy of the launch with this correlation of rounds in its timings, which widens intervals."""
+        """Return a copy of the launch in whose timings `reckoned` is the correlation of rounds.
+
+        The correlation widens intervals.
+        """
         timing, curve = self.timing, self.loss_curve
         return replace(
             self,
@@ -203,7 +206,10 @@ class CaseRun:
         return [launch.timing for launch in self.good if launch.timing is not None]
 
     def correlated(self, reckoned: float) -> CaseRun:
-        """Return a copy of the case with this correlation of rounds in its timings, which widens intervals."""
+        """Return a copy of the case in whose timings `reckoned` is the correlation of rounds.
+
+        The correlation widens intervals.
+        """
         return replace(self, launches=tuple(launch.correlated(reckoned) for launch in self.launches))
 
     @property

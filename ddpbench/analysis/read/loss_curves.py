@@ -1,7 +1,7 @@
 """Training to a loss in one launch, from its ranks' records.
 
-Times are the job's. They last from the earliest rank's start of a group of steps to the latest rank's end of each step.
-The time in which ranks agree between groups is left out.
+Times are those of the job. A group of steps begins when the first rank starts it, and a step ends when the last rank
+ends it. Between groups, ranks agree on whether to continue. This time is left out.
 """
 
 from __future__ import annotations

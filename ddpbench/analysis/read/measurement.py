@@ -310,7 +310,7 @@ class _Sorted:
 
 
 def damage_sentence(damage: Sequence[str]) -> str:
-    """Return the error of a launch with unreadable records. It has no advice, because the case's error has it."""
+    """Return the error of a launch with unreadable records. It gives no advice, because the case's error gives it."""
     return f"damaged records: {damage[0]}"
 
 

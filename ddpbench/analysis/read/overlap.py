@@ -48,10 +48,10 @@ _TOTALS = ("comm", "exposed", "overlapped", "wait", "queue")
 class Breakdown:
     """A case's typical step, in seconds.
 
-    All values are means over the ranks and steps of a launch, and then medians over launches. Medians are used, as
-    for step times, because no interval around the mean of a few launches is valid (`stats.median_launch`). `parts`
-    has the names in `PARTS`, each with its own median. Within every launch the parts add up to the step, but their
-    medians only nearly.
+    All values are means over the ranks and steps of a launch, and then medians over launches. Medians are used, as for
+    step times, because no interval around the mean of a few launches is valid (`stats.median_launch`). `parts` has the
+    names in `PARTS`, each with its own median. In every launch, the parts add up to the step. Their medians add up to
+    the median step only approximately.
 
     `comm_s` is the time in which any transfer was under way, and `overlapped_s` the part of it during own computation.
     `wait_s` is the time in which a transfer had left the rank's queue but its data could not flow. `queue_s` is the
@@ -177,7 +177,7 @@ def breakdown(
 
 
 def breakdowns(cases: Iterable[Instrumented]) -> Iterator[Breakdown | None]:
-    """Yield the breakdown of each case's instrumented steps, in order; None if nothing of a case was instrumented.
+    """Yield the breakdown of each case's instrumented steps, in order; None for a case without instrumented steps.
 
     The results equal those of `breakdown` for each case. Many small cases are processed together, because making a
     short array takes as long as making one of a hundred times its length.
@@ -513,9 +513,10 @@ def _transfer_rows(noted: _Noted, moved: Transfers | None, step_of: Ints) -> Ite
 
 
 def _divided(covered: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """For each of `PARTS`, followed by `_TOTALS`, return whether each segment belongs to it; shape (names, segments).
+    """Return whether each segment belongs to each of `PARTS` and then `_TOTALS`, shape (names, segments).
 
-    A segment belongs to the part of the first of `_KINDS` that covers it. Their order is computation, comm, wait, data.
+    A segment belongs to the part of the first of `_KINDS` that covers it. The order of `_KINDS` is computation, comm,
+    wait, data.
     """
     taken = np.zeros(covered.shape[1], np.bool_)
     shares: list[NDArray[np.bool_]] = []

@@ -8,8 +8,8 @@ The smallest dilation that hides this work is at least 1, and at least each of
 
     k · share / MOST_SHARE    the processor time of all ranks is at most half of the cores' time: ranks work at
                               the same moments, when a step's buckets close, and must not queue for cores
-    k · own / due             a rank's own update of the parameters fits into the profiled one, which takes k times
-                              its time
+    k · own / due             a rank's own update of the parameters fits into the profiled update, whose time is
+                              multiplied by k
 
 This dilation is necessary, but it may not be sufficient. Lateness shows whether moments came on time.
 """
@@ -37,8 +37,8 @@ class Pacing:
 
     `lateness_s` has one value per step, that of the rank that was most late, in virtual time. All other times are the
     machine's own. `cpu_s` is the processor time of all ranks, and `cores_s` the available time of their cores.
-    `optimizer_s` is how long a rank's update took per step, and `due_s` how long it takes in the profile; both are
-    means over ranks, and 0 if not recorded.
+    `optimizer_s` is how long a rank's update took per step. `due_s` is how long it takes in the profile, multiplied by
+    the dilation. Both are means over ranks, and 0 if not recorded.
     """
 
     lateness_s: NDArray[np.float64]

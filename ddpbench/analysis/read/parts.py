@@ -147,8 +147,8 @@ def whole_transfers(parts: TransferParts, processes: Ints) -> WholeTransfers:
     """Return the complete transfers, which have every rank's part.
 
     `processes` has, for each launch, the number of ranks in a transfer whose records do not state it. Transfers of one
-    step, bucket and operation are distinguished by their order. Transfers between only two ranks may have a number,
-    because these ranks may be in differently numbered steps.
+    step, bucket and operation are distinguished by their order. A transfer between only two ranks may be identified by
+    a number instead of its step, because the two ranks may be in differently numbered steps.
     """
     between_two = parts.between_two
     name = (np.where(between_two, NONE, parts.step), parts.bucket, parts.op, parts.message)

@@ -1,4 +1,4 @@
-"""Times at which ranks start their parts in transfers. Until then the parts are queued behind others.
+"""Times at which ranks start their parts in transfers. Before its start, a part is queued behind others.
 
 The time is known if a rank recorded when it started the transfer. Otherwise it follows from the backend. If the backend
 runs k transfers at once, a transfer begins once fewer than k earlier transfers are unfinished.

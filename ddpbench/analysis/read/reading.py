@@ -23,8 +23,8 @@ def read_cases_of(
 ) -> list[CaseRun]:
     """Read all cases like `read_cases`, but with several processes if there are many cases.
 
-    Processes in `others` are reused. If `others` is empty, some are started for this call. If reading fails in another
-    process, this process reads its cases.
+    Processes in `others` are reused. If `others` is empty, new processes are started for this call. If reading fails in
+    another process, this process reads its cases.
     """
     if len(plan.cases) < WORTH_SHARING:
         return judged(read_unjudged(run, plan, progress))

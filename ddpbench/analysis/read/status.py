@@ -95,7 +95,7 @@ def resume_command(path: Path | str, *flags: str, merged: Sequence[MergedRun] = 
     """Return a text with the command that resumes a run.
 
     The command is a sweep, the submission that the run is part of, or the lines for its nodes' launcher. For a merged
-    run, the text has the commands that resume its sources, and advises to merge them again.
+    run, the text has the commands that resume its sources, and tells the user to merge them again.
 
     Args:
         path: the run directory.

@@ -11,13 +11,14 @@ s_r of a step's samples its rate is s_r / T, and the step time is (sum of s_r) /
 
 **Jitter averages out.** If the steps end at j T + d_r + e_j, time_r is k T + e_k - e_0, whose mean is k T. Its
 reciprocal is too high by the variance of (e_k - e_0) / (k T). Times are summed over all blocks before the division, so
-with K steps in B blocks this is 2 B (sd of e / (K T))^2: 0.02 % for a jitter of 5 % of T in two blocks of 10.
+with K steps in B blocks the error is 2 B (sd of e / (K T))^2. For example, it is 0.0025 % for a jitter of 5 % of T in
+two blocks of 10 steps.
 
-**Ranks that do not keep step** (`async_server`, `independent`) all have k steps in a block, and the slow ones run
-with less contention once the fast ones are done. So a rank's steps count only if it had begun them when the fastest
-rank was done: the first m_r of the k, up to the first end of a step at or after the shortest of the ranks' times.
-Each rank counts from its own block's start. m_r is a stopping time, so by Wald's identity the mean of time_r is T_r
-times the mean of m_r, without partial steps and without bias. Ranks in step have m_r = k.
+**Ranks that do not keep step** (`async_server`, `independent`) all have k steps in a block, and the slow ones run with
+less contention once the fast ones are done. So a rank's step counts only if the rank began it before the fastest rank
+was done. These are the first m_r of its k steps. The last of them is the first step that ends at or after the time that
+the fastest rank took. Each rank's time starts with its own block. m_r is a stopping time, so by Wald's identity the
+mean of time_r is T_r times the mean of m_r, without partial steps and without bias. Ranks in step have m_r = k.
 
 A rank without samples, such as a parameter server, has no rate and does not shorten the others' time. `data_parallel`
 is one rank that takes the samples of all its replicas.

@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from ddpbench.records import Traffic
 
 FEWEST, MOST = 0.99, 1.08
-"""Ratios of counted bytes to the formula's that headers, acknowledgements and barriers can explain."""
+"""Smallest and largest ratio of counted bytes to the formula's bytes that is plausible.
+
+Headers, acknowledgements and barriers explain a ratio in this range.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

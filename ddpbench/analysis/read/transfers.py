@@ -24,8 +24,8 @@ class Moved:
     """Number and total time (ns) of a launch's transfers of one operation and size.
 
     An instant in which several transfers over the same links are under way is divided evenly among them, so their times
-    add up to the time in which any of them is under way. A transfer that waits for latency and moves little is then
-    charged too much, and the others too little.
+    add up to the time in which any of them is under way. This charges too much time to a transfer that waits for
+    latency and moves little, and too little to the others.
     """
 
     count: int = 0
@@ -45,8 +45,9 @@ class Transfers:
     Columns with one value per part: `row` numbers the records of all launches, by launch, rank and record. From
     `handed` to `served` the part is queued, until `begin` it waits for a different rank, and until `end` data flow.
     `transfer` is the index of its transfer. Columns with one value per transfer: `launch` numbers launches, and `step`
-    is that of its first rank. `begins` is when its first data flow, and `ends` is when its last rank ends. `charged` is
-    its share of the time between them, and `clocked` says whether these times are known.
+    is the step of the transfer's first rank. At `begins` its first data flow, and at `ends` its last rank ends.
+    `charged` is the transfer's share of the time from `begins` to `ends`, in which other transfers may use the same
+    links. `clocked` says whether the duration is known.
     """
 
     row: Ints

@@ -4,8 +4,8 @@
 
 Files written by `pytest --benchmark-save=main`, `--benchmark-autosave` and `ddpbench baseline save main RUN_DIR` form
 one list. A file in this list can be named by its full name (`0001_main`), by its number (`0001`), or by the part after
-the number (`main`). The last means the latest file of that name. `MACHINE/NAME` is looked up in the folder of a
-different machine.
+the number (`main`). A name without a number refers to the latest file with this name. `MACHINE/NAME` is looked up in
+the folder of a different machine.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def _bare(path: Path) -> str:
 def find_side(text: str, baselines: Baselines | None = None) -> Path:
     """Return the path of the run directory, the file, or the saved baseline to which a text refers.
 
-    If another user has put a path of this name into a shared folder, the baseline is preferred.
+    If another user has put a path with this name into the working directory, a saved baseline is preferred.
 
     Raises:
         RequestError: the text matches nothing here.

@@ -157,7 +157,10 @@ class Change:
         return max(able, key=lambda part: abs(part.difference.value), default=None)
 
     def beyond(self, limit: float) -> bool:
-        """Return whether the case is shown to be slower by more than `limit`, a fraction, by its entire interval."""
+        """Return whether the case is shown to be slower by more than `limit`, a fraction.
+
+        The verdict must be "slower", and the entire interval of the ratio must be above the limit.
+        """
         return (
             self.verdict == "slower"
             and self.ratio is not None
@@ -521,7 +524,7 @@ def _outcome_in_turn(logs: Sequence[float], margin: float, alpha: float, wider: 
 def _shown_by_enough(outcome: _Outcome, noun: Literal["rounds", "launches"]) -> _Outcome:
     """Return the outcome, with "cannot tell" instead of "equivalent" if there were too few rounds or launches.
 
-    There are too few if rare slow ones may not be among them.
+    There are too few if they may not include a rare slow one.
     """
     if outcome.verdict != "equivalent" or not (reason := too_few_words(outcome.rounds, noun)):
         return outcome
@@ -616,8 +619,9 @@ def _drifts(a: Sequence[Timing], b: Sequence[Timing], *, drift: float | None) ->
 def _deviation_in_turn(a: Sequence[Timing], b: Sequence[Timing]) -> float | None:
     """Estimate the standard deviation that the log ratio within a round would have if the sides were interleaved.
 
-    The sides were measured in separate sessions. The estimate adds their variances within sessions, although effects
-    that are common to both sides of a round would cancel. None for under `FEWEST` launches of a side.
+    The sides were measured in separate sessions, and their variances within sessions are added. The estimate may be too
+    high, because effects that are common to both sides of an interleaved round would cancel. None for under `FEWEST`
+    launches of a side.
     """
     if min(len(a), len(b)) < FEWEST:
         return None

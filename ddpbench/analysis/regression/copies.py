@@ -68,7 +68,8 @@ def _are_copies(first: Set[tuple[str, str]], second: Set[tuple[str, str]]) -> bo
 def _launches(side: Side) -> Iterator[tuple[str, str]]:
     """Yield a key for each launch. Keys of different launches differ, because no clock measures equal times twice.
 
-    An export of a run with failed launches numbers its rounds differently, and its times differ in their last digits.
+    The key has no round, because an export of a run with failed launches numbers its rounds differently. Times in an
+    export differ in their last digits, so the key has only ten digits.
     """
     for run in side.cases:
         case_id = replace(run.case, experiment="").case_id

@@ -66,8 +66,8 @@ def gated(
     """Decide whether a test's launches are shown to be slower than earlier ones by more than `limit`, a fraction.
 
     The earlier launches come from the baselines' tests with this full name, or else from cases with the same
-    specification. `now` has one case and is one session; each baseline has one or more. The interval includes the
-    `drift` between sessions.
+    specification. `now` has one case and is one session. Each baseline has one or more cases and sessions. The interval
+    includes the `drift` between sessions.
 
     Raises:
         IdentityError: a baseline is of a different machine; the message names the differences.

@@ -1,4 +1,4 @@
-"""Describe the setting in which a case of one run differs from a case of the other, if it is only one."""
+"""Describe the only setting in which a case of one run differs from a case of the other run."""
 
 from __future__ import annotations
 

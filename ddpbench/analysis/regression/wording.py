@@ -58,8 +58,8 @@ def value_words(ratio: Interval, limit: float = 0.0) -> str:
 def interval_words(ratio: Interval | None, limit: float = 0.0) -> str:
     """Return the interval of a ratio as text, such as `+1.2 % to +3.4 %`. Empty if the interval has no ends.
 
-    No end is rounded to 0 or to `limit` (a gate's limit as a fraction) unless it is equal to it. An end slightly above
-    0 is written as `just above 0 %`.
+    `limit` is a gate's limit, a fraction. An end is rounded to 0 or to `limit` only if it equals that value. An end
+    slightly above 0 is written as `just above 0 %`.
     """
     if ratio is None or ratio.low is None or ratio.high is None:
         return ""
@@ -359,7 +359,7 @@ def ends(interval: Interval | None) -> dict[str, float | None] | None:
 
 
 def failing(changes: Changes, limit: float) -> Sequence[Change]:
-    """Return the cases that fail a gate at this limit: those that are broken or shown to be slower by more than it."""
+    """Return the cases that fail a gate at this limit: broken cases, and cases shown to be slower by more."""
     return [one for one in changes.changes if one.beyond(limit) or one.broken]
 
 

@@ -31,9 +31,10 @@ from ddpbench.strategies.traits import traits_of
 class CaseCurve:
     """The successful cases of one configuration at several world sizes.
 
-    `runs` had separate cores or GPUs for each rank, and `crowded` ran oversubscribed. `base` is the base case, or None
-    if it was not measured. `panel` is the index of the group of comparable cases. `variant` is the index of the curve
-    among the group's curves with the same strategy and algorithm. Both count from 0.
+    `runs` are the cases with separate cores or GPUs for each rank. `crowded` are the cases that ran oversubscribed.
+    `base` is the base case, or None if it was not measured. `panel` is the index of the group of comparable cases.
+    `variant` is the index of the curve among the group's curves with the same strategy and algorithm. Both count from
+    0.
     """
 
     name: str
@@ -242,7 +243,7 @@ class LawsOf:
 
 
 def judged_laws(laws: Sequence[CurveLaws], cases: Sequence[CaseRun]) -> tuple[CurveLaws, ...]:
-    """Return the laws, with the claims' speed-ups at all points whose case a claim compares with its base case."""
+    """Return the laws. If a claim compares a point's case with its base case, the point gets the claim's speed-up."""
     by_id = {run.case_id: run for run in cases}
 
     def judged(curve: CurveLaws) -> CurveLaws:

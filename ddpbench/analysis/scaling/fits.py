@@ -32,8 +32,8 @@ class Fit:
     `EXTRAPOLATION` times the largest measured world size.
 
     `goodness` is the result of a test whether any residual's interval, corrected for their number (Bonferroni),
-    excludes 0. It is undetermined if no point is left to test, or if no interval excludes 0 and one is missing.
-    `unseen` is the largest misfit, a fraction, that these intervals allow.
+    excludes 0. It is undetermined if no point is left to test, or if an interval is missing and none of the known ones
+    excludes 0. `unseen` is the largest misfit, a fraction, that these intervals allow.
     """
 
     law: Law

@@ -7,12 +7,13 @@
 - Gunther, "Guerrilla Capacity Planning" (2007), the Universal Scalability Law, for either scaling:
   X(n) = gamma n / (1 + alpha(n-1) + beta n(n-1)), largest at n* = sqrt((1-alpha)/beta).
 
-Once the reciprocal is taken, all of them are linear in their parameters, or in the parameters times 1/gamma. So the
-fits are weighted linear least squares, which need no starting values and have no local minima. Weights are those of
-relative errors, which taking the reciprocal leaves unchanged to first order. Each point's weight is mixed with the mean
-of all, because an error estimated from five rounds is itself uncertain. Parameters may leave their usual range
-(superlinear speed-up gives a negative alpha), and the wording says so. But a beta that would be negative is fixed at 0,
-because otherwise the USL would forecast that efficiency recovers.
+Gustafson's law is linear in its parameter. The reciprocal of Amdahl's law is, too. For the USL, n / X(n) is linear in
+1/gamma and in the other parameters times 1/gamma. So the fits are weighted linear least squares, which need no starting
+values and have no local minima. Weights are from the relative errors of the speed-ups. To first order, reciprocals have
+the same relative errors. Each point's weight is mixed with the mean of all, because an error estimated from five rounds
+is itself uncertain. Parameters may leave their usual range (superlinear speed-up gives a negative alpha), and the
+wording says so. But a beta that would be negative is fixed at 0, because otherwise the USL would forecast that
+efficiency recovers.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ LAW_NAMES: Mapping[Law, str] = {
 
 
 class Model:
-    """The scaling laws of one curve, which are fitted to all rounds, or with equal weights to all rounds but one."""
+    """The scaling laws of one curve. They are fitted to all rounds or, with the same weights, to all rounds but one."""
 
     def __init__(self, curve: SpeedupCurve, candidates: Sequence[int]) -> None:
         self.curve = curve

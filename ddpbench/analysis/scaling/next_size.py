@@ -24,7 +24,7 @@ class NextSize:
 def candidates(sizes: Sequence[int], *, devices: int | None, batch: int | None) -> list[int]:
     """Return unmeasured world sizes to consider, up to `EXTRAPOLATION` times the largest measured size.
 
-    These are powers of two, and the geometric mean of each two neighbouring sizes. Under strong scaling, each
+    These are powers of two, and the geometric mean of every pair of neighbouring sizes. Under strong scaling, each
     candidate divides the batch.
     """
     known = sorted({1, *sizes})

@@ -6,8 +6,9 @@ identical cases. Calling all cases that are not significantly slower "as good" h
 
 This module avoids both errors with one interval for each pair of cases (Tukey's all pairs), on log times with rounds as
 blocks. All intervals hold at once with 95 % confidence, and every statement on two cases of a family uses them. A
-case's standing follows from the intervals. Its difference from the best of the others is the largest of its differences
-from them. Each end of that interval is the largest of the corresponding ends (Hsu). So at most 5 % of families have
+case's standing follows from the intervals. A case's difference from the best of the others is the largest of its
+differences from each of them. Each end of the interval of this largest difference is the largest of the corresponding
+ends (Hsu). So at most 5 % of families have
 
 - a case that is "slower" (its lower end is above 0), or "best" (all others are slower), although all are identical;
 - a case that is "as good" (its upper end is within the margin), but is not within the margin of the best.
@@ -18,12 +19,13 @@ Sources:
 - Tukey's studentized range, as in Hsu 1996, 5.1.
 - Grubbs, J. Amer. Statist. Assoc. 43 (1948): each case's own variance in a two-way layout.
 
-The residual variance of case + round is pooled. Cases need not have equal variances: a pair's variance is the largest
-of the pooled one, that of its differences and the sum of Grubbs' two. For similar spreads this costs a little power;
-for spreads that differ by a factor of two it keeps the 5 %. A case that scatters far more than the others would hide
-all differences. So with three cases or more, two intervals are computed for each pair, and the shorter one is used. The
-first has 4 of the 5 %. The second is from the pair's own differences alone (Bonferroni) and has 1 %. All intervals are
-wider if the run's rounds are correlated (`correlation.py`), which the 5 % do not include.
+The residual variance of case + round is pooled. Cases need not have equal variances. A pair's variance is the largest
+of three: the pooled variance, the variance of the pair's differences, and the sum of Grubbs' variances of its two
+cases. For similar spreads this costs a little power; for spreads that differ by a factor of two it keeps the 5 %. A
+case that scatters far more than the others would hide all differences. So with three cases or more, two intervals are
+computed for each pair, and the shorter one is used. The first uses 4 of the 5 %. The second is from the pair's own
+differences alone (Bonferroni) and uses 1 %. The 5 % assume independent rounds. If the run's rounds are correlated, all
+intervals are widened (`correlation.py`).
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ class Family:
 
         `alpha` is the family's error probability, and `claimed` are pairs that already have judgements. Cases with too
         few rounds are left out of the comparison. If launches are missing, only the rounds that all cases have are
-        used, or, if these are few, each pair's own rounds with Bonferroni's correction.
+        used. If these rounds are too few, each pair's own rounds are used, with Bonferroni's correction.
         """
         self._timings = {name: own for name, own in timings.items() if own}
         self._logs = {name: by_pair(own) for name, own in self._timings.items()}
@@ -201,7 +203,7 @@ def _told(
 def _too_few(name: str, logs: Mapping[str, Mapping[TimingKey, Timing]]) -> Standing:
     """Return the standing of a case that cannot be compared.
 
-    The ratio is to the case with the shortest mean time among the others.
+    Its `ratio` compares it with the case that has the shortest mean time among the others.
     """
     costs = {other: _cost(list(rounds.values())) for other, rounds in logs.items()}
     against = min((other for other in costs if other != name), key=costs.__getitem__)
@@ -214,8 +216,8 @@ def bounds(difference: _Array, half: _Array) -> tuple[_Array, _Array]:
     """Return lower and upper bounds on the log ratio of each case to the best of the others, of shape (..., cases).
 
     `difference[..., i, j]` is case i's log time minus case j's; `half` are half-widths of the same shape. The
-    difference of case i from the best of the others is the largest of its differences from them. Its lower bound is the
-    largest of their lower bounds, and its upper bound the largest of their upper bounds.
+    difference of case i from the best of the others is the largest of its differences from each of them. Its lower
+    bound is the largest of the lower bounds of these differences. Its upper bound is the largest of their upper bounds.
     """
     return _largest(difference - half), _largest(difference + half)
 

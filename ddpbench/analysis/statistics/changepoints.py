@@ -1,11 +1,11 @@
-"""Find where the level of a series changes, by permutation tests, and how many values that takes.
+"""Find where the level of a series changes, by permutation tests, and how many values a series needs for this.
 
 A series is cut where the cut explains most of its spread, provided that chance would rarely explain as much. Each part
 is then tested again (binary segmentation: Scott & Knott, Biometrics 30 (1974)). One cut alone misses a spell, which is
 a stretch after which the old level returns, so spells are tested too (Olshen, Venkatraman, Lucito & Wigler,
 Biostatistics 5 (2004)). Permuting needs no distribution: outliers reduce a test's power, but never raise its false
-alarms. The package ruptures segments as well, but without the test against chance that is needed here; cutting itself
-takes ten lines.
+alarms. The package `ruptures` can also divide a series, but it lacks the test against chance that is needed here.
+Cutting itself takes ten lines.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEP_SHARE = 0.8
 """Share of a test's level that goes to single cuts. Spells have the rest, because lasting changes matter more."""
 _SEED = 2004
 _HITS = 40
-"""Number of permutations explaining as much as the series at which a test is abandoned.
+"""Number of permutations that explain as much as the series. A test with this many is abandoned.
 
 It is large enough to make the test's random error small.
 """
@@ -36,20 +36,20 @@ _AT_ONCE = 250_000
 _MOST_ALIKE = 0.7
 """Largest correlation of neighbours that is believed; a larger estimate comes from very few values."""
 _SAME = 1 - 1e-9
-"""Factor that allows for rounding, by which sums of equal values in different orders differ."""
+"""Factor that allows for rounding: sums of the same values in different orders differ slightly."""
 
 
 def change_points(values: Sequence[float], level: float) -> tuple[int, ...]:
     """Return the places at which the level changes, in order. Place 3 is between the third value and the fourth.
 
-    In a series without a change, one is found with a probability of at most `level`, if its values are independent and
-    identically distributed. If neighbours within levels are correlated, as under lasting drift, the F statistic of a
-    change is divided by `variance_inflation`. This cannot raise the rate of false alarms, and halves it at a
-    correlation of 0.3. No level has fewer than `FEWEST` values. The result depends only on the values.
+    In a series without a change, a change is found with a probability of at most `level`, if the values are independent
+    and identically distributed. If neighbours within levels are correlated, as under lasting drift, the F statistic of
+    a change is divided by `variance_inflation`. This cannot raise the rate of false alarms. At a correlation of 0.3, it
+    halves the rate. No level has fewer than `FEWEST` values. The result depends only on the values.
 
-    Permutation tests find changes, and `shifts` has a t-interval for each, which outliers widen more. A change whose
-    interval contains 0 is left out, the least certain first. This only removes changes, so the level still holds; it
-    removes almost no steps among values without outliers.
+    Permutation tests find changes, and `shifts` computes a t-interval for each change. Outliers affect the t-interval
+    more than the test. Changes whose intervals contain 0 are removed one by one, the least certain first. Removing
+    changes raises no false alarms, so `level` still holds. Among values without outliers, almost no change is removed.
     """
     series = np.asarray(values, dtype=np.float64)
     cuts = sorted(_cuts(series, level, 0, 1.0))
@@ -67,8 +67,9 @@ def change_points(values: Sequence[float], level: float) -> tuple[int, ...]:
 def fewest_values(level: float) -> int:
     """Return the smallest number of values in which a test at `level` can find a change.
 
-    The clearest possible change is a cut in the middle that separates all low values from all high values. By chance,
-    two of `n over n/2` equally likely divisions do this: with the low values first, or with the high values first.
+    The clearest possible change is a cut in the middle that separates all low values from all high values. Of the `n
+    over n/2` equally likely orders of low and high values, two are as clear: all low values first, or all high values
+    first.
     """
     count = 2 * FEWEST
     while 2 / math.comb(count, count // 2) > STEP_SHARE * level:
@@ -201,8 +202,9 @@ def _explained(rows: _Series, stretches: _Places) -> _Series:
 def _shown(series: _Series, stretches: _Places, level: float, inflation: float) -> bool:
     """Return whether the probability that chance explains as much as the best of these stretches is at most `level`.
 
-    The best stretch's sum of squares is first reduced so that its F statistic is divided by `inflation`. The test is (1
-    + hits) / (1 + permutations) <= level, abandoned once there are too many hits.
+    The best stretch's sum of squares is first reduced so that its F statistic is divided by `inflation`. A hit is a
+    permutation that explains at least as much. The test is (1 + hits) / (1 + permutations) <= level. It is abandoned
+    once there are too many hits.
     """
     count = len(stretches[0])
     if not count:

@@ -94,8 +94,8 @@ def _correlation_of(cases: Sequence[Sequence[Timing]], *, fewest: int, ratios: b
 def estimated(logs: _Array, rounds: Sequence[TimingKey], *, ratios: bool = False) -> Correlation:
     """Return the correlation of rounds from log times, shape (cases, rounds), with NaN for missing launches.
 
-    For `ratios`, such as those of two interleaved sides, the rounds' common effects are kept, because nothing cancels
-    them.
+    With `ratios`, the values are logs of ratios, such as those of two interleaved sides. Common effects of a round are
+    then kept, because nothing cancels them.
     """
     apart, wide = _residuals(logs, np.ones((len(logs), 1)), ratios=ratios), np.ones((len(logs), 1))
     mean = np.nanmean if np.isnan(logs).any() else np.mean
@@ -196,7 +196,7 @@ def _matrix(rounds: Sequence[tuple[int, int]], correlation: float) -> _Array:
 def _residuals(logs: _Array, wide: _Array, *, ratios: bool) -> _Array:
     """Return log times minus their case's mean and, except for `ratios`, minus their round's mean.
 
-    A case's weight in a round's mean depends on its scatter, which is `wide` times that of the others.
+    A case's weight in a round's mean is 1 / `wide`^2, where `wide` is 1 or, if the case scatters widely, more.
     """
     missing = np.isnan(logs)
     apart: _Array = logs

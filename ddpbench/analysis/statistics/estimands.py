@@ -9,8 +9,8 @@ All tables and sentences use them.
   (`sequential.middle_of`).
 - The parts of a step: the median over launches too, each part by itself (`read.overlap`). Their change between two
   runs: the difference of the medians (`stats.median_difference`), and, if interleaved, the typical round.
-- Quantities that add up over a job, as snapshots, failures and checkpoints do: the arithmetic mean over launches, in
-  their share of time and in the best interval between saves (`stats.mean_step_s`).
+- Costs that add up over a job, such as those of snapshots, failures and checkpoints: the arithmetic mean over launches
+  (`stats.mean_step_s`). Their share of time and the best interval between saves are computed from this mean.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ MARGIN_WORDS = f"{100 * MARGIN:g} %"
 RESOLUTION = 0.001
 """Smallest distance from 1 at which an end of a ratio's interval counts as different from 1.
 
-It is 0.1 %, the step of a percentage with one decimal. So no verdict rests on a digit that is not printed, such as that
-of an interval from just above 0 to 23 %.
+It is 0.1 %, the step of a percentage with one decimal. So no verdict depends on digits that are not printed. For
+example, an interval from just above 0 to 23 % does not show a difference.
 """
 RATIO_THRESHOLD = 2.0
 """Smallest ratio of two step times that is printed as a ratio. Smaller ones are printed in per cent."""
@@ -32,15 +32,15 @@ TOO_FEW_WORDS = "too few rounds"
 
 
 def above_one(ratio: Interval, least: float = RESOLUTION) -> bool:
-    """Return whether a ratio is shown to be above 1: its interval is, and by more than `least`, a fraction.
+    """Return whether a ratio is shown to be above 1.
 
-    False if the interval is unknown.
+    The entire interval must be above 1 by more than `least`, a fraction. False if the interval is unknown.
     """
     return ratio.low is not None and ratio.low > 1 + least
 
 
 def under_one(ratio: Interval, least: float = RESOLUTION) -> bool:
-    """Return whether a ratio is shown to be below 1, as `above_one` shows it of the reciprocal."""
+    """Return whether a ratio is shown to be below 1, that is, whether `above_one` is true of its reciprocal."""
     return ratio.high is not None and ratio.high < 1 / (1 + least)
 
 
@@ -139,9 +139,9 @@ def longer_or_shorter(ratio: Interval) -> str:
 
 
 def shown_above(ratios: Iterable[Interval]) -> str:
-    """State how much these ratios of step times must differ from 1 to be shown to differ, as in `5.1 %`.
+    """State the difference from 1 above which each of these ratios of step times would be resolved, as in `5.1 %`.
 
-    This is the resolution of the widest interval, and of `RESOLUTION`. An empty text if no interval is known.
+    It follows from the widest interval and from `RESOLUTION`. An empty text if no interval is known.
     """
     known = [one for one in ratios if one.low and one.high]
     if not known:
@@ -216,7 +216,7 @@ def judged(ratio: Interval, rounds: int, *, margin: float = MARGIN) -> Judgement
     """Judge A compared with B, where `ratio` is A's step time divided by B's.
 
     The ratio's interval must be from enough rounds. A is faster or slower only if the interval excludes 1 by more than
-    `RESOLUTION`, or by more than a margin that is smaller.
+    the smaller of `RESOLUTION` and `margin`.
     """
     if ratio.low is None or ratio.high is None:
         return Judgement(verdict="too few", ratio=ratio, rounds=rounds)

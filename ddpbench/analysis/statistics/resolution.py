@@ -52,11 +52,11 @@ WANTED = 0.03
 _MORE_MISS_AT_THE_LAST = 1.4
 """Factor on the share of interleaved comparisons that do not show a change at their last round.
 
-It is above 1 because some showed the change only earlier. It is from the simulations in
-`tests/analysis/test_resolution.py`.
+It is above 1 because some comparisons show the change at an earlier round, but not at the last one. The value is from
+the simulations in `tests/analysis/test_resolution.py`.
 """
 _SWEEPS, _MOST_DRAWN = 2000, 200
-"""Number of simulated sweeps for a sweep's resolution, and largest number of rounds of one.
+"""Number of sweeps that are simulated for a sweep's resolution, and the largest number of rounds of a simulated sweep.
 
 For more rounds, the resolution is assumed to improve with the root of the rounds.
 """
@@ -74,14 +74,14 @@ def resolved_in_turn(
     None if this number of rounds gives no verdict. The comparison looks at its interval after each round. The
     interval's half-width is a multiple f of the estimated deviation. This estimate itself varies by about s / sqrt(2 (n
     - 1)), so the end of the interval has the standard error s sqrt(1/n + f^2 / (2 (n - 1))). From `IN_TURN_FROM` rounds
-    on, the interval is widened for the correlation that its own rounds show. A change that was shown before then still
-    counts as shown.
+    on, the interval is widened for the correlation that its own rounds show. A change that an earlier interval showed
+    still counts as shown.
 
     Args:
         deviation: standard deviation s of the logarithm of the ratio within a round.
         rounds: number n of rounds.
         alpha: one minus the confidence of this interval.
-        power: the share of comparisons that show the change by then.
+        power: the share of comparisons that show the change within this number of rounds.
         correlation: the lag-1 correlation of the rounds.
     """
     found = _in_turn(rounds, alpha, power)
@@ -347,7 +347,9 @@ class InTurn:
 
 
 def deviation_interval(deviation: float, values: int, alpha: float = ALPHA) -> Interval:
-    """Return the standard deviation of `values` normal values, with its interval, without ends under `FEWEST` values.
+    """Return a standard deviation, estimated from `values` normal values, with its interval.
+
+    The interval has no ends under `FEWEST` values.
 
     (n - 1) s^2 / sigma^2 has a chi-squared distribution with n - 1 degrees of freedom.
     """

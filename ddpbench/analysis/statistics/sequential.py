@@ -20,8 +20,9 @@ its mean over a of a normal distribution is
 
     R(n) = (1 + V c^2)^(-1/2) exp(S^2 c^2 / (2 (1 + V c^2)))
 
-An outlier counts in it as `CUT` scales. Without disturbances R takes some rounds more than B, and with them far fewer;
-an average of both needs few more than the better one.
+An outlier counts in it as `CUT` scales. Without disturbances, R needs some more rounds than B to show a difference.
+With disturbances, R needs far fewer rounds than B. The average of B and R needs only a few more rounds than the better
+of the two.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.stats import ALPHA, FEWEST, deviation
 
 EFFECT = 1.0
-"""The c of the formulas: the difference, in deviations of single rounds, that such an interval shows soonest."""
+"""The c of the formulas: the difference that the interval shows soonest, in standard deviations of single rounds."""
 CUT = 2.0
 """Distance from the middle, in scales, beyond which a value counts no more than at this distance."""
 _UNSCALED = 4
@@ -75,7 +76,8 @@ def anytime_interval(values: Sequence[float], alpha: float = ALPHA, *, wider: fl
 def evidence(values: _Values | Sequence[float], mean: float = 0.0) -> _Values:
     """Return the logarithm of the evidence that the mean is not `mean`, after 1, 2, 3 ... values, shape (..., values).
 
-    The evidence is 0 for fewer than `FEWEST` values. Further dimensions of `values` are separate series.
+    The evidence is 0 for fewer than `FEWEST` values. The last dimension of `values` is a series; all other dimensions
+    number separate series.
     """
     every = np.asarray(values, dtype=np.float64)
     count, apart = np.arange(1, every.shape[-1] + 1), every - mean

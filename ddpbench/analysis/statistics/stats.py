@@ -44,7 +44,7 @@ ALPHA = 0.05
 """Error probability of every interval, one minus its confidence, before correction for the number of comparisons."""
 MIN_ROUNDS = settings.MIN_ROUNDS
 FEWEST = 3
-"""Smallest number of values with an interval; that of two is 12.7 standard errors wide to either side, and useless."""
+"""Smallest number of values with an interval. For two values, it would extend 12.7 standard errors to either side."""
 FEWEST_FOR_MEDIAN = 5
 """Smallest number of values with an interval of their median. The range of four covers it only 87.5 % of the time.
 """
@@ -109,13 +109,13 @@ def samples_rate(timings: Sequence[Timing]) -> Interval:
 def median_launch(times: Sequence[float]) -> Interval:
     """Return the median of independent times, one per launch, with its 95 % interval.
 
-    The interval has no ends under `FEWEST_FOR_MEDIAN` times. It is by the sign test. For any distribution, an interval
-    from the d-th smallest to the d-th largest time covers the median unless fewer than d times are on one side of the
-    median. For five launches, d is 1, and the interval covers 93.75 %. For more, the ends are between those of two
-    neighbouring d, interpolated for about 95 % of smooth distributions (Hettmansperger & Sheather, 1986). If the
-    narrower of these covers less than `LEAST_COVERAGE`, the wider one is taken, which covers 97 % for six launches, and
-    98 % for seven and ten. Launches that resemble their neighbours are not independent, and then the interval covers
-    the median less often.
+    The interval is that of the sign test. It has no ends under `FEWEST_FOR_MEDIAN` times. For any distribution, an
+    interval from the d-th smallest to the d-th largest time covers the median unless fewer than d times are on one side
+    of the median. For five launches, d is 1, and the interval covers 93.75 %. For more launches, the ends are
+    interpolated between the intervals of two neighbouring d. The result covers the median of a smooth distribution in
+    about 95 % of cases (Hettmansperger & Sheather, 1986). If the narrower of the two intervals covers less than
+    `LEAST_COVERAGE`, the wider one is taken, which covers 97 % for six launches, and 98 % for seven and ten. Launches
+    that resemble their neighbours are not independent, and then the interval covers the median less often.
     """
     return _median(times, ALPHA, LEAST_COVERAGE)
 
@@ -126,7 +126,7 @@ def median_difference(a: Sequence[float], b: Sequence[float], alpha: float, *, m
     A and B are launches of two runs. The distance of each end from the value is the root of the sum of squares of the
     corresponding distances in both medians' intervals, which are independent (Donner & Zou, 2012). The interval holds
     for any two distributions, so A and B need not have equal scatter or equal disturbances. Both medians' intervals
-    hold at `alpha`; for six parts, at least 8 launches per side are needed.
+    hold at `alpha`. For example, if 5 % are divided among six parts of a step, at least 8 launches per side are needed.
 
     Args:
         a: times of one run, one per launch.
@@ -307,7 +307,7 @@ def compare(a: Sequence[Timing], b: Sequence[Timing]) -> Comparison | None:
 
     None if either has no launch. The point is the geometric mean of the ratios within pairs; with a single pair it has
     no interval. A ratio of totals would weight a launch by its steps. A fast launch has more steps, so drift common to
-    the two would no longer cancel. If they share no round, the geometric means of the launches are compared.
+    the two would no longer cancel. If A and B share no round, the geometric means of their launches are compared.
     """
     if not a or not b:
         return None

@@ -10,7 +10,7 @@ launch is judged by
 3. its run: the same test over all launches of the run, which start with the same machine, warm-up and libraries. A case
    is exempt if its own launches rule out a change of `TOLERANCE` in that direction.
 
-On each level a mean change within `TOLERANCE` is steady. Under noise alone at most about 1 % + 2 `LEVEL` of the
+On each level a mean change within `TOLERANCE` counts as steady. Under noise alone at most about 1 % + 2 `LEVEL` of the
 launches are flagged. Changes that a single launch of 20 steps cannot show are found where they matter, in all launches
 together.
 """
@@ -27,7 +27,9 @@ from ddpbench.analysis.statistics.stats import deviation, t_quantile
 from ddpbench.trend import TOLERANCE, TrendChange, change_of
 
 OWN_STEPS = 32
-"""Smallest number of timed steps with which a launch is judged by its own steps. Batches of under four correlate."""
+"""Smallest number of timed steps with which a launch is judged by its own steps. With fewer, batches have under four
+steps and are correlated.
+"""
 LEVEL = 0.015
 """Significance level of the two-sided tests over a case's launches and over a run's."""
 FEWEST_LAUNCHES = 4

@@ -4,9 +4,9 @@ A transfer lasts from when its data can flow until its last rank has its result 
 behind others is not included. An instant in which others use the same links is divided evenly among them (`Moved`), so
 no busbw exceeds the capacity of a link. Busbw is defined as in nccl-tests (its doc/PERFORMANCE.md): bytes divided by
 time, times a factor for each operation and number of ranks. It shows how busy the links are. Only the factor is taken
-from nccl-tests. Times as its clock measures them (`OTHER_CLOCK`) are in the columns `call_time_s` and `call_busbw`. The
-rounds are the replicates: a round gives one mean time for each size, over all its transfers of that size. The result is
-the median of these mean times, with its interval.
+from nccl-tests. Times as nccl-tests measures them (`OTHER_CLOCK`) are in the columns `call_time_s` and `call_busbw`.
+The rounds are the replicates: a round gives one mean time for each size, over all its transfers of that size. The
+result is the median of these mean times, with its interval.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ OTHER_CLOCK = (
 )
 """Sentence that accompanies every definition of busbw.
 
-In nccl-tests (src/common.cu, BenchTime, and README, -a, at commit 01d6761) the time is a rank's for 20 calls back to
-back after a barrier, divided by 20 and averaged over ranks (the default, `-a 1`).
+In nccl-tests, each rank measures the time of 20 calls back to back after a barrier. This time is divided by 20 and
+averaged over ranks (the default, `-a 1`). Source: src/common.cu, BenchTime, and README, -a, at commit 01d6761.
 """
 MIN_SPREAD = 4.0
 """Smallest ratio of the largest size to the smallest with which a line through sizes gives a latency."""
@@ -56,17 +56,17 @@ FACTORS: Mapping[str, tuple[str, Callable[[int], float]]] = {
 """Factors on bytes divided by time, in words and as a function of the number of ranks.
 
 For a gather or a scatter, nccl-tests counts the whole buffer, n times one rank's, and multiplies by (n-1)/n, which
-gives an equal number.
+gives the same bandwidth.
 """
 
 
 def transfer_results(cases: Sequence[CaseRun]) -> list[TransferResult]:
     """Return a result for each strategy, operation, number of ranks and size of transfers.
 
-    Oversubscribed cases are left out. So are strategies without `MIN_SIZES` sizes of any operation on one number of
-    ranks, and operations with a single size. `world_size` is the case's or, for collectives within groups such as
-    replicas of shards, the group's. `group` numbers the strategies, those with most sizes first. `case_id` is one of
-    the cases with such transfers.
+    Oversubscribed cases are left out. A strategy must have at least `MIN_SIZES` sizes of one operation on one number of
+    ranks, or else it is left out. Operations with a single size are also left out. `world_size` is the number of ranks
+    of the case or, for collectives within groups such as replicas of shards, of the group. `group` numbers the
+    strategies, starting with the one that has the most sizes. `case_id` is a case that has these transfers.
     """
     able = [
         run

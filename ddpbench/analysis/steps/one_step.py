@@ -22,8 +22,8 @@ from ddpbench.records import COMPUTE_SPANS, CommRecord, RankStart, RunDir, StepR
 MOST_LANES = 8
 """Number of ranks up to which all are shown.
 
-Of more, these are shown: rank 0, the slowest rank, the one whose backward ends last, and those with the least, median
-and most computation.
+If there are more, only these are shown: rank 0, the slowest rank, the rank whose backward ends last, and the ranks with
+the least, median and most computation.
 """
 LAST = "backward ends last"
 

@@ -1,7 +1,8 @@
 """Losses of efficiency, from the ideal of 1 down to the measured value, which add up exactly.
 
-Let a part of a case's instrumented step take p on n ranks, and all its parts T. Let q be the base case's share of that
-part: its time per sample, multiplied by the case's global batch and divided by n. A part's loss is
+On n ranks, let one part of a case's instrumented step take p, and let all parts together take T. Let q be the time that
+the base case needs in this part for as many samples as one rank has. It is the base case's time per sample, multiplied
+by the case's global batch and divided by n. A part's loss is
 
     (p - q) / T        and all parts' losses add up to 1 - F, F = sum(q) / T,
 
@@ -14,12 +15,12 @@ This is only valid if independent ranks are faster than the case. If they took l
 losses would be large, of opposite signs, and both wrong. They are then not separated (`outrun`).
 
 The efficiency E is that of timed steps. The difference between the two kinds of steps, F - E, is a separate loss,
-`timed`. It contains the cost of instrumenting in either case, ranks that are not in step, and chance.
+`timed`. It contains the cost of instrumenting both cases, the effect of ranks that are not in step, and chance.
 
 All of this is computed round by round, in the rounds that have every launch it needs. A loss is the median over rounds,
 with the interval of a median (`stats.median_launch`), because no interval around the mean of a few rounds is valid. The
-efficiency is that of the whole report, a geometric mean. Medians do not add up exactly, so the remainder of 1 - E is
-listed separately as `rest`. It includes effects that make a few rounds much slower.
+efficiency is the one that the entire report uses, a geometric mean. Medians do not add up exactly, so the remainder of
+1 - E is listed separately as `rest`. It includes effects that make a few rounds much slower.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ LOSSES = (
     *("contention", "own_computation", "computation"),
     *("exposed_comm", "waiting", "optimizer", "data", "not_attributed", "timed", "rest"),
 )
-"""Names of losses in order; `computation` replaces the two before it if they cannot be separated."""
+"""Names of losses in order; `computation` replaces `contention` and `own_computation` if these cannot be separated."""
 _COMPUTED = ("forward", "backward", "other_compute")
 _SIMPLE = {
     "exposed_comm": "exposed_comm",
@@ -64,8 +65,8 @@ def losses(
 ) -> dict[str, float]:
     """Return each loss of a round as a share of the step, by the names in `LOSSES`. They add up to 1 - efficiency.
 
-    `parts` are the case's parts of an instrumented step. `base` are the base case's, for as many samples as a rank has
-    and in the same unit. `efficiency` is that of timed steps. `independent` are the independent ranks' parts at the
+    `parts` are the case's parts of an instrumented step. `base` are the base case's parts for as many samples as a rank
+    has, in the same unit. `efficiency` is that of timed steps. `independent` are the independent ranks' parts at the
     same number of ranks. Without them, contention cannot be separated from the strategy's own computation, and
     `computation` is both.
     """

@@ -40,13 +40,13 @@ class CsvColumn:
     name: str
     kind: ColumnKind
     unit: str
-    """Unit; empty for a column without one, `1` for shares and ratios."""
+    """Unit; `1` for shares and ratios, empty for columns without a unit."""
     meaning: str
     source: ColumnSource
     value: Callable[[CaseResult], Any]
     """Function that returns a case's value. None, or an empty text in a column of texts, makes an empty cell."""
     of: str = ""
-    """Name of the column with the value if this one has an end of its 95 % interval; empty for any other column."""
+    """Name of the column with the value, for a column with an end of its 95 % interval; empty for all other columns."""
 
     @property
     def dtype(self) -> str:

@@ -157,8 +157,8 @@ class CaseResult:
     def compute_time(self) -> Interval | None:
         """Return the compute time (seconds per step) of independent ranks with the same computation as this case.
 
-        Compute time is forward and backward. For a case that exchanges nothing, or whose model a framework other than
-        torch computes, return the case's own compute time.
+        Compute time is the time of forward and backward. The case's own compute time is returned if it exchanges
+        nothing, or if its model is computed by a framework other than torch.
         """
         traits = traits_of(self.case)
         if not traits.exchanges or traits.engine != "torch":
