@@ -20,14 +20,17 @@ MIN_BLOCK_STEPS = 10
 BLOCKS_A_LAUNCH = 8
 """Blocks into which a launch's measured time is cut, if steps are fast enough."""
 INTERLEAVED_BLOCKS = 24
-"""Blocks of a launch that takes turns with another launch. They are short, so that a disturbance of a second hits both.
+"""Blocks of a launch that takes turns with another launch. Short blocks let a disturbance that lasts a second affect
+both launches.
 """
 WARMUP_SHARE = 0.2
 """Share of the measured time that the warm-up takes while it is undecided whether step times still change."""
 WARMUP_BLOCK_STEPS = 4
 """Fewest steps of a warm-up block."""
 WARMUP_BLOCKS = 3
-"""Fewest blocks of the warm-up. Its last half is judged, or this number of blocks if that is more."""
+"""Fewest blocks of the warm-up. The last half of its steps is judged, or this number of shortest blocks if that is
+more.
+"""
 MAX_STEPS_UNTIL_READY = 20
 
 
@@ -37,15 +40,16 @@ class Least:
 
     warmup: int = WARMUP_BLOCK_STEPS
     persist: int = 4 * MIN_BLOCK_STEPS
-    """Steps up to which a warm-up continues beyond `WARMUP_SHARE` if step times are found to change."""
+    """A warm-up whose step times are found to change continues beyond `WARMUP_SHARE` up to this number of steps."""
     timed: int = MIN_BLOCK_STEPS
     instrumented: int = MIN_BLOCK_STEPS
 
 
 TRAINING = Least()
 IN_TURN = Least(timed=3)
-"""Fewest steps per block in a launch that takes turns with another: short blocks lie close to those they are compared
-with.
+"""Fewest steps per block in a launch that takes turns with another launch.
+
+The shorter the blocks, the closer in time are the blocks that are compared with each other.
 """
 REPLAYING = Least(warmup=1, persist=0, timed=4, instrumented=4)
 """Fewest steps per block of a replay: all its steps take the same time, maybe seconds, so four are enough.
@@ -95,7 +99,9 @@ class Stepper:
     clock: Clock
     control: Control
     period: int = 1
-    """Steps are counted in multiples of this: if only some steps exchange data, each block has its proportion of them.
+    """The number of steps of a block is a multiple of this number.
+
+    If only some steps exchange data, every block thus has the same proportion of steps that do.
     """
     at_edge: Callable[[], None] = _nothing
     """Called right before a block's first moment and right after its last, outside the timed part, to read counters."""

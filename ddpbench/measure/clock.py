@@ -52,8 +52,8 @@ class CudaClock:
 
     `anchor` renews the reference while the device is idle. CUDA's `elapsed_time` returns milliseconds as float32, so
     half a minute after the reference its resolution is about 2 µs. The host's clock is read before and after the
-    reference event, and the narrowest of several tries is used. So the reference's time on the host's clock is
-    uncertain by half of that interval, about 10 µs.
+    reference event. Of several tries, the one with the shortest time between these readings is used. The reference's
+    time on the host's clock is uncertain by half of this time, about 10 µs.
     """
 
     def __init__(self) -> None:

@@ -20,8 +20,9 @@ _LEAD_NS = 400_000
 """Time before a phase's end at which a sleeping rank wakes early."""
 _LEARNING = 1 / 8
 _LEARNING_NS = 5_000
-"""Share of a sleep's unexpected length that is learned, and the most learned from one sleep: an interrupted sleep tells
-little.
+"""Share of a sleep's unexpected length that is learned, and the most that is learned from one sleep (ns).
+
+The limit exists because an interrupted sleep says little about other sleeps.
 """
 _MOST_OVERSLEPT_NS = 500_000
 
@@ -61,7 +62,7 @@ class Pacer:
         self._threads: set[int] = set()
 
     def begin(self, scale: float = 1.0) -> Pass:
-        """Return a pass that starts now; `scale` multiplies the offsets of its moments."""
+        """Return a `Pass` that starts now; `scale` multiplies the offsets of its moments."""
         if self.active and (thread := threading.get_ident()) not in self._threads:
             self._threads.add(thread)
             _wake_on_time()
@@ -138,7 +139,7 @@ class Pass:
             self._pacer.wait(self._start_ns + round(offset_ns * self._scale), wake_early=wake_early)
 
     def resume(self, offset_ns: float) -> None:
-        """After a wait for other ranks, shift the pass in time so that exactly `offset_ns` of it have elapsed now."""
+        """Shift the pass in time after a wait for other ranks, so that exactly `offset_ns` of it have elapsed now."""
         if self._pacer.active:
             self._start_ns = self._pacer.now() - round(offset_ns * self._scale)
 

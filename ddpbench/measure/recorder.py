@@ -21,7 +21,7 @@ class TransferFacts(TypedDict, total=False):
     ranks: int | None
     """The number of ranks that take part, if not all do."""
     message: int | None
-    """A number by which two ranks identify an exchange between them that may fall in steps of different numbers."""
+    """Number by which two ranks identify an exchange that may fall in differently numbered steps of theirs."""
     begun: Mark
     """The moment at which a rank that queues transfers began this one."""
     root: int | None
@@ -38,7 +38,7 @@ class Recorder(Protocol):
     def span(self, name: str) -> AbstractContextManager[None]:
         """Record the time of the enclosed work under this name, such as one of `ddpbench.records.COMPUTE_SPANS`.
 
-        A `synchronize` span within another span interrupts it, since a blocked rank does no work.
+        A `synchronize` span interrupts the span around it, since a blocked rank does no work.
         """
 
     def mark(self) -> Mark:
@@ -69,8 +69,8 @@ class Recorder(Protocol):
 class _Nothing:
     """The context manager of a span that is not recorded.
 
-    Its methods are C functions, because calling a Python function takes about 1 µs in a step, when the model's work has
-    displaced the caches. In a tight loop, such a call takes a tenth of that.
+    Its methods are C functions, because a call of a Python function takes about 1 µs within a step, where the model's
+    work has filled the caches. In a tight loop, a call takes a tenth of this time.
     """
 
     __slots__ = ()
@@ -235,7 +235,7 @@ class StepRecorder:
 
 
 def interrupted(spans: Sequence[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
-    """Return spans by start time, split where a `synchronize` span within them blocked the rank."""
+    """Return the spans in the order of their starts, split where a `synchronize` span within them blocked the rank."""
     blocked = sorted((start, end) for name, start, end in spans if name == "synchronize")
     pieces: list[tuple[str, int, int]] = []
     for name, start, end in spans:
