@@ -8,10 +8,11 @@ from ddpbench.collectives.base import Collective
 
 
 class HalvingDoubling(Collective):
-    """Recursive halving, then doubling. If n is a power of two: as many bytes as in a ring, in 2 log2 n hops.
+    """All-reduce by recursive halving, then doubling.
 
-    Otherwise, each rank beyond the next lower power of two first sends its gradients to a neighbour, which sends back
-    the result at the end. This costs two more hops with the full gradients.
+    If the number of ranks n is a power of two, every rank sends as many bytes as in a ring, in 2 log2 n hops.
+    Otherwise, let p be the next lower power of two. Then n - p ranks first send their gradients to a neighbour, which
+    sends back the result at the end. This costs two more hops with the full gradients.
     """
 
     name = "halving_doubling"
