@@ -110,7 +110,7 @@ def _prune(folder: int) -> None:
 
 
 def _is_entry(folder: int, name: str) -> bool:
-    """Return whether `keep` wrote a file. The file may be incomplete, if the process was killed."""
+    """Return whether `keep` wrote the file `name` in `folder`. It may be incomplete, if the process was killed."""
     try:
         with _read(folder, name) as file:
             return _ENTRY.startswith(file.read(len(_ENTRY)))

@@ -168,7 +168,10 @@ class _SharedFolder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a module in this folder; None if the folder has no such module or a library imports it."""
+        """Return the spec of a module in this folder.
+
+        None if it has no such module, or if the import comes from a library.
+        """
         if path is not None or not (fullname in self.named or _importer() in self.importers):
             return None
         spec = PathFinder.find_spec(fullname, [str(self.folder)])

@@ -58,7 +58,7 @@ def to_loss(run: CaseRun) -> list[Timing]:
 
 
 def against_base(run: CaseRun, baseline: CaseRun) -> Comparison | None:
-    """Compare a case's time to the loss with its base case's, paired by round.
+    """Compare how long a case and its base case took to reach the target loss, paired by round.
 
     None if either case did not reach the loss, or if they share no round.
     """

@@ -15,7 +15,9 @@ _NOISY = 0.1
 
 
 def resolution_words(plan: Plan, *, shared: bool = False) -> str:
-    """Return which difference the planned rounds resolve, or a warning that they are too few to distinguish cases.
+    """Return, in words, the smallest difference that the planned rounds resolve.
+
+    If the rounds are too few to distinguish cases, return a warning.
 
     The rounds are those that fit into `budget.total`, but at most `rounds_max`. The text is empty if there is only one
     case. `shared` says that other sweeps use the machine too, as in `Plan.estimate_s`.

@@ -112,18 +112,18 @@ class LaunchRunner:
         target_loss: TargetLoss | None = None,
         on_pulse: Callable[[Pulse], None] = lambda _: None,
         lost: Callable[[], str] = str,
-        beside: Beside | None = None,
+        interleaved: Interleaved | None = None,
     ) -> RunningLaunch:
         """Make the launch's directory and return the launch, whose ranks are not started yet.
 
-        `beside` describes the launches of this process with which it alternates, if any. The other arguments are as in
-        `run_launch`.
+        `interleaved` describes the launches of this process with which it alternates, if any. The other arguments are
+        as in `run_launch`.
 
         Raises:
             OSError: the run directory can no longer be written.
         """
         request = self._request(plan, measured_s, target_loss)
-        asked = self._turn_of(plan) if beside is None else {TURN: beside.address}
+        asked = self._turn_of(plan) if interleaved is None else {TURN: interleaved.address}
         if plan.purpose == "proof":
             asked[SECRET_VARIABLE] = secrets.token_hex(32)
         return RunningLaunch(
@@ -132,7 +132,7 @@ class LaunchRunner:
             directory=self._fresh(request),
             request=request,
             asked=asked,
-            beside=beside,
+            interleaved=interleaved,
             settings=self._settings,
             server_share_s=server_share_s,
             on_pulse=on_pulse,
@@ -168,8 +168,8 @@ class LaunchRunner:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Beside:
-    """The launches of this process with which a launch alternates."""
+class Interleaved:
+    """Describes the launches of this process with which a launch alternates."""
 
     address: str
     """The address of the turnstile, at which the launch's ranks ask for their turn."""
@@ -181,7 +181,7 @@ class Beside:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Settings:
-    """What all launches of a runner have in common; see `LaunchRunner`."""
+    """Settings of all launches of a runner; see `LaunchRunner`."""
 
     hang_timeout_s: float
     hang_setting: str
@@ -202,7 +202,7 @@ class RunningLaunch:
     request: LaunchRequest
     asked: dict[str, str]
     """Variables of all ranks, in addition to each rank's own."""
-    beside: Beside | None
+    interleaved: Interleaved | None
     """Launches of this process that alternate with this one. They do not count as foreign load. None if none."""
     settings: _Settings
     server_share_s: float
@@ -223,7 +223,7 @@ class RunningLaunch:
     def _begin_now(self) -> None:
         """Let the launch's time and the measurement of other programs' load begin now."""
         self._noise = self._noise_of()
-        self._own_s = own_cpu_s() if self.beside else 0.0
+        self._own_s = own_cpu_s() if self.interleaved else 0.0
         self._start = self._looked_at = time.monotonic()
         self._seen = _unseen(self.plan, self._start)
 
@@ -231,7 +231,7 @@ class RunningLaunch:
         """Return a new monitor, which measures the load that other programs put on the launch's cores."""
         server, plan = self.server, self.plan
         return NoiseWatch(
-            plan.cores if self.beside is None else self.beside.cores,
+            plan.cores if self.interleaved is None else self.interleaved.cores,
             lambda: [
                 pid for pid in server.pids if pid != server.pid
             ],  # a launcher's own process, if it is not known yet
@@ -290,7 +290,7 @@ class RunningLaunch:
         self._looked_at = now
         for rank in range(seen.ranks):
             seen.beat(rank, server.pulse(rank), now)
-        has_turn = self.beside is None or self.beside.has_turn()
+        has_turn = self.interleaved is None or self.interleaved.has_turn()
         self._noise.tick(computing=has_turn and seen.pulse(0).phase == "timed steps")
         self.on_pulse(seen.pulse(0))
         if not seen.server_gone and (seen.left or seen.first_bad is not None):
@@ -336,7 +336,7 @@ class RunningLaunch:
         """
         self.server.forget()
         wall_s = time.monotonic() - self._start
-        found = self._noise.stop(own_cpu_s() - self._own_s if self.beside else self._seen.cpu_s)
+        found = self._noise.stop(own_cpu_s() - self._own_s if self.interleaved else self._seen.cpu_s)
         self.directory.rendezvous.unlink(missing_ok=True)
         _remove_checkpoints(self.request, self.directory)
         return conclude(
@@ -347,7 +347,7 @@ class RunningLaunch:
             took=Took(started_utc=self._started_utc, wall_s=wall_s, server_s=self.server_share_s),
             noise=found,
             session=self.settings.session,
-            foreign_known=self.beside is not None,
+            foreign_known=self.interleaved is not None,
         )
 
 

@@ -194,7 +194,10 @@ def _said_what_failed(records: LaunchRecords) -> LaunchVerdict | None:
 
 
 def _ended_unrecorded(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
-    """Return a verdict if a rank ended with a non-zero exit code; otherwise None. Called if no record has a cause."""
+    """Return a verdict if a rank ended with a non-zero exit code.
+
+    Otherwise None. Called if no record names a cause of the failure.
+    """
     bad = seen.first_bad
     if bad is None:
         return None

@@ -57,7 +57,7 @@ class _Pages:
 
 
 class ServerLane:
-    """One of the launches that a fork server can run at the same time, with its ranks and the page of their pulses."""
+    """A launch of a fork server, which can run several at once: its ranks, and the page of their heartbeats."""
 
     reports_helper_times = True
 

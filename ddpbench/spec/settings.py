@@ -122,9 +122,9 @@ class Budget(BaseModel, extra="forbid", frozen=True):
     hang_timeout: Annotated[float, limits.HANG_TIMEOUT_S, Duration] = 60.0
     """End a launch as hung if no rank completes a step for this long."""
     turns: Literal["launches", "blocks"] = "launches"
-    """Whether a round's launches run one after another, or at once, with alternating blocks of steps (`blocks`).
+    """`blocks`: run a round's launches concurrently, with alternating blocks of steps. `launches`: run them one by one.
 
-    Launches on GPUs, over emulated links, with loader workers or under other launchers always run one after another.
+    Launches on GPUs, over emulated links, with loader workers or under other launchers always run one by one.
     """
     seed: Annotated[int, limits.SEED] | None = None
     """Seed of the order of launches within rounds. Unset: drawn for each run and recorded."""

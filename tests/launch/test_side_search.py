@@ -176,7 +176,7 @@ def test_a_copy_of_a_package_is_refused_where_the_repository_has_its_source(
 def test_two_interpreters_of_one_environment_do_not_make_two_environments(
     repository: Path, environment: Path, packages: Path, tmp_path: Path
 ) -> None:
-    """One of them finds the other's packages, so that both sides would share an installed copy of the source."""
+    """Either finds the other's packages, so that both sides would share an installed copy of the source."""
     copy = packages / "core.py"
     copy.write_text("class Net: ...\n")
     spare = tmp_path / "spare"

@@ -176,7 +176,7 @@ def test_a_gpu_machine_emulates_on_its_cpu() -> None:
         ('[fabric]\nnodes = 2\nbandwidth = "1000 Tbit/s"', "4 Tbit/s: is the unit right?"),
         (
             FABRIC + "nodes = 300",
-            "fabric.nodes: 300 given; must be a whole number, 1 to 128: each is a network namespace",
+            "fabric.nodes: 300 given; must be a whole number, 1 to 128: each node is a network namespace",
         ),
         (FABRIC + "node = 4", "fabric.node: unknown key; did you mean 'nodes'?"),
         (FABRIC + "nodes = 4\nuplink = '1 Gbit/s'", "an uplink joins racks: set racks to 2 or more"),

@@ -180,11 +180,11 @@ def _sorted(compared: Sequence[_Decision]) -> list[_Decision]:
 
 
 def _open_together(compared: Sequence[_Decision]) -> tuple[list[_Decision], dict[str, list[_Decision]]]:
-    """Return the comparisons that begin a sentence, and the groups of comparisons that share a sentence.
+    """Return the comparisons that begin a sentence, and the groups of comparisons that share one.
 
-    Undecided comparisons of several strategies with the same reference form a group. Its key is the name of its first
-    pair. Of each group, the first list has only the first comparison. A group's strategies have the reference's layout
-    on nodes, so the sentence names the layout once.
+    Undecided comparisons of several strategies with the same reference form a group. The first comparison of a group
+    begins its sentence, and the name of that comparison's pair is the group's key. All strategies of a group have the
+    reference's layout on nodes, so the sentence names the layout once.
     """
     open_: dict[str, list[_Decision]] = {}
     for pair, judged in compared:
@@ -200,7 +200,7 @@ def _open_together(compared: Sequence[_Decision]) -> tuple[list[_Decision], dict
 
 
 def _of_strategy(pair: _Pair) -> GroupKey:
-    """Return a key that is equal for comparisons of one strategy's variants with one reference."""
+    """Return a grouping key: all comparisons of one strategy's variants with the same reference share it."""
     return (*grouping.panel(pair.b.case), pair.a.case.strategy, pair.kind)
 
 

@@ -33,7 +33,7 @@ LATE_SHARE = 0.01
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pacing:
-    """How late a replay's events were in a launch's timed blocks, and the host's own work.
+    """Delays of a replay's events in a launch's timed blocks, and the host's own work.
 
     `lateness_s` has one value per step, that of the rank that was most late, in virtual time. All other times are the
     machine's own. `cpu_s` is the processor time of all ranks, and `cores_s` the available time of their cores.

@@ -26,7 +26,7 @@ _SOME = ("message", "ranks", "begun_ns", "root", "sent_bytes")
 
 @dataclass(frozen=True, slots=True)
 class RankSteps:
-    """A rank's instrumented steps, and its parts in the transfers of these steps."""
+    """A rank's instrumented steps, and what this rank recorded of each transfer in them."""
 
     steps: Sequence[StepRecord]
     transfers: Sequence[CommRecord]

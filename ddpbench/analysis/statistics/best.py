@@ -313,7 +313,8 @@ def _cost(timings: Sequence[Timing]) -> float:
 def tukey_quantile(cases: int, df: int, alpha: float = ALPHA) -> float:
     """Return the studentized range's critical value divided by sqrt(2), as a multiple of a difference's standard error.
 
-    P(range <= q s) = E[cases * (Phi(z) - Phi(z - q s))^(cases - 1)], the mean over s and over z, the largest value.
+    P(range <= q s) = E[cases * (Phi(z) - Phi(z - q s))^(cases - 1)], averaged over s and z, where z is the largest
+    value.
     """
 
     def below(d: float) -> float:

@@ -67,9 +67,9 @@ def change_points(values: Sequence[float], level: float) -> tuple[int, ...]:
 def fewest_values(level: float) -> int:
     """Return the smallest number of values in which a test at `level` can find a change.
 
-    The clearest possible change is a cut in the middle that separates all low values from all high values. Of the `n
-    over n/2` equally likely orders of low and high values, two are as clear: all low values first, or all high values
-    first.
+    The clearest possible change is a cut in the middle that separates all low values from all high values. Of the
+    `comb(n, n // 2)` equally likely orders of low and high values, two are as clear: all low values first, or all high
+    values first.
     """
     count = 2 * FEWEST
     while 2 / math.comb(count, count // 2) > STEP_SHARE * level:

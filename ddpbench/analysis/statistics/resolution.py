@@ -194,7 +194,8 @@ def drift_of(deviation: float) -> float:
 def drift_by_launches(scatter: Variance) -> SessionDrift:
     """Return the assumed drift (`drift_of`) of a side whose launches have this scatter within sessions.
 
-    The drift is uncertain even for a scatter below `DRIFT`, which a few launches of a disturbed session may show.
+    The drift counts as uncertain even if the scatter is below `DRIFT`, because a few launches of a disturbed session
+    can scatter little, too.
     """
     drift = drift_of(math.sqrt(scatter.value)) ** 2
     return SessionDrift(_partly(drift, _MORE**2 * scatter.value, scatter.df), "of_launches")

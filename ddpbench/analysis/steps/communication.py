@@ -106,7 +106,10 @@ class FittedLine:
     misfit: float
 
     def share(self, size: float) -> float | None:
-        """Return the share of latency in the time for `size` bytes; None if the line does not fit."""
+        """Return latency's share of the time for `size` bytes.
+
+        None if the fitted line does not describe the times well.
+        """
         whole = self.latency.value + self.byte_s * size
         if self.misfit > MOST_MISFIT or self.byte_s <= 0 or whole <= 0:
             return None

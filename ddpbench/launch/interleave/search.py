@@ -58,7 +58,7 @@ def _with_search(
     inner: Sequence[Path],
     copies: Mapping[str, str],
 ) -> Placed:
-    """Return a side with the folders that it searches first.
+    """Return a copy of a side that also has the folders in which its processes look for modules first.
 
     Both sides may share the repositories `inner`. `copies` has the installed copies of compared projects.
     """

@@ -595,7 +595,7 @@ collect_ignore_glob = ["*"]
 
 
 def _hide(folder: Path) -> None:
-    """Hide the files of commits in this folder from pytest and git, because the folder may be in a repository."""
+    """Hide the commits' files in this folder from pytest and git, because the folder may be inside a repository."""
     write_atomically(folder / "conftest.py", _NOT_COLLECTED)
     write_atomically(folder / ".gitignore", "*\n")
 

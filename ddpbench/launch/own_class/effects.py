@@ -304,8 +304,8 @@ class Effects:
         """`parts` maps each model, optimizer or dataset to the generated class's method that makes it.
 
         `state` maps each other object to the method that reads it. Both mappings have values of `Origin.key` as keys.
-        `inner` has the keys of `parts` whose objects are contained in other objects. `places` has the numbers of the
-        script's nodes that the class has copies of. `names` has the script's names that the class reads.
+        `inner` has the keys of `parts` whose objects are contained in other objects. `places` has the indices of the
+        syntax nodes of the script that are copied into the class. `names` has the script's names that the class reads.
         """
         self.tracer, self.loop, self.places = tracer, loop, places
         self.parts, self.state, self.inner = parts, state, inner

@@ -36,11 +36,11 @@ def interleaved_groups(
     """
     place = {entry.case.case_id: number for number, entry in enumerate(planned)}
 
-    def beside(entry: PlannedCase) -> tuple[int, int]:
+    def neighbours(entry: PlannedCase) -> tuple[int, int]:
         own = place[entry.case.case_id]
         return place.get(entry.case.baseline().case_id, own), own
 
-    able = sorted((entry for entry in todo if _can_wait(entry.case)), key=beside)
+    able = sorted((entry for entry in todo if _can_wait(entry.case)), key=neighbours)
     many = math.ceil(len(able) / MOST_AT_ONCE)
     group_of = {entry.case.case_id: at * many // len(able) for at, entry in enumerate(able)}
     groups: dict[object, list[PlannedCase]] = {}

@@ -19,7 +19,7 @@ from ddpbench.launch.sweep.preparation import Prepared
 from ddpbench.launch.sweep.progress import Progress
 from ddpbench.launch.sweep.servers import Servers, launches_of_one_server
 from ddpbench.launch.sweep.throughput import ThroughputSoFar, launch_throughput
-from ddpbench.launch.watch import Beside, LaunchRunner
+from ddpbench.launch.watch import Interleaved, LaunchRunner
 from ddpbench.records import LaunchOutcome
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.records.rundir import Purpose
@@ -210,7 +210,9 @@ class Launching:
                     target_loss=self._budget.target_loss,
                     server_share_s=extra_s + self._share_s(entry, number, servers, server, sharing),
                     on_pulse=partial(self._pulsed, entry, has_turn),
-                    beside=Beside(address=turnstile.address(case_id), cores=cores, has_turn=has_turn),
+                    interleaved=Interleaved(
+                        address=turnstile.address(case_id), cores=cores, has_turn=has_turn
+                    ),
                 )
                 together.start(case_id, running, partial(self._ended, entry, "measure", number))
                 started += 1

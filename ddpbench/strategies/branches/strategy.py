@@ -9,8 +9,8 @@ from ddpbench.strategies.base import Job, NoOptions, Replica, Strategy
 class Branches(Strategy[NoOptions]):
     """Model parallelism in which every rank computes its branch of the model on the full batch.
 
-    All outputs go to rank 0, which computes the head and the loss. Rank 0 sends the outputs' gradients back before the
-    backward of its own branch. The number of sent bytes grows with the batch, and not with the parameters.
+    All outputs go to rank 0, which computes the head and the loss. Rank 0 sends the outputs' gradients back before
+    its branch's backward. The number of sent bytes grows with the batch, and not with the parameters.
     Gradients of parameters are not exchanged.
     """
 

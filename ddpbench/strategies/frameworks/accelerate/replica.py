@@ -77,7 +77,10 @@ class AccelerateReplica(DdpInsideReplica):
             return sum(losses, self._last(last)) / self._parts
 
     def _last(self, part: Any) -> torch.Tensor:
-        """Run forward and backward of a batch's last part, which aggregates gradients. Return the part's loss."""
+        """Run the forward and backward pass of a batch's last part, and return the part's loss.
+
+        This backward pass aggregates the gradients.
+        """
         loss = self._loss(*part)
         self.backward(partial(self._accelerator.backward, loss))
         return loss.detach()
