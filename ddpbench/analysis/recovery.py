@@ -114,10 +114,7 @@ class Recovered:
 
 
 def recovered_of(number: int, ranks: Sequence[RankRecovery], case: Case) -> Recovered | None:
-    """Return how a launch recovered; None if it trained without snapshots.
-
-    `ranks` has the records of each rank, rank 0 first.
-    """
+    """Return how a launch recovered; None if it trained without snapshots. The records of rank 0 are `ranks[0]`."""
     if case.recovery == "off" or not ranks or not ranks[0].gangs:
         return None
     gangs = _gangs(ranks)

@@ -70,10 +70,7 @@ class Training:
         self.samples = case.global_batch // dealt[1]
         """Samples in each batch of this process."""
         self.share = case.global_batch if place.processes == 1 else case.local_batch
-        """Number of a step's samples that are attributed to this process, or 0 if it only serves parameters.
-
-        The sum over all ranks is the global batch.
-        """
+        """Samples of a step that this process trains on; 0 if it only serves. They sum up to the global batch."""
         if place.rank < case.world_size - self.strategy.trainers(case.world_size):
             self.share = 0  # the first ranks only serve
         seed_all(case.seed)  # so that a user's object draws the same numbers on all ranks when it is made

@@ -156,10 +156,9 @@ class Comparer:
         Return the result as a proof, whose note is `unchanged` if no parameter changed. `train` repeats one process's
         training of a model in its initial state, and returns the model's parameters. If float64 has proved this
         comparison and the error is between the tolerance and `NARROW_CHANGE_TOLERANCE`, `train` is used to measure
-        rounding. Numbers whose errors rounding explains are then left out of the comparison.
-
-        `fault` returns why the comparison of a failed proof is meaningless, or `""`. The default examines the gradients
-        and updates of the model, which must have a loss.
+        rounding. Numbers whose errors rounding explains are then left out of the comparison. `fault` returns why the
+        comparison of a failed proof is meaningless, or `""`. The default examines the gradients and updates of the
+        model, which must have a loss.
         """
         allowed = self.tolerances.change
         rounds = allowed is None or self.tolerances.rounds
