@@ -123,6 +123,12 @@ def format_two_digits(value: float) -> str:
     return f"{short:,.0f}" if abs(short) >= 10 else f"{short:g}"
 
 
+def format_two_digits_down(value: float) -> str:
+    """Like `format_two_digits`, for a positive lower bound, which is rounded down: `"12"` for 12.9."""
+    scale = 10.0 ** (1 - math.floor(math.log10(value)))
+    return format_two_digits(math.floor(round(value * scale, 6)) / scale)
+
+
 def decimals_borne(
     value: float,
     low: float | None = None,
@@ -202,6 +208,13 @@ def format_at_most(fraction: float) -> str:
     digits = 1 if 100 * fraction < 9.95 else 0
     scale = 10**digits
     return f"{math.ceil(round(100 * fraction * scale, 6)) / scale:,.{digits}f} %"
+
+
+def format_at_least(fraction: float) -> str:
+    """Return a lower bound in per cent, rounded down, with one decimal below 10 %: `"4.1 %"`, `"17 %"`."""
+    digits = 1 if 100 * fraction < 10 else 0
+    scale = 10**digits
+    return f"{math.floor(round(100 * fraction * scale, 6)) / scale:,.{digits}f} %"
 
 
 def format_bytes(count: float) -> str:

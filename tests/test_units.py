@@ -9,12 +9,14 @@ import pytest
 
 from ddpbench.units import (
     decimals_borne,
+    format_at_least,
     format_at_most,
     format_bytes,
     format_end,
     format_number,
     format_seconds,
     format_two_digits,
+    format_two_digits_down,
     parse_seconds,
     utc_now,
 )
@@ -138,4 +140,23 @@ def test_two_digits_have_no_exponent() -> None:
 def test_a_bound_is_rounded_up() -> None:
     assert [format_at_most(one) for one in (0.1616, 0.17, 0.0411, 0.04, 0.0996, 2.0)] == [
         *("17 %", "17 %", "4.2 %", "4.0 %", "10 %", "200 %")
+    ]
+
+
+def test_a_lower_bound_is_rounded_down() -> None:
+    assert [format_at_least(one) for one in (0.13862, 0.1399, 0.0862, 0.08, 0.0999, 0.1, 2.0)] == [
+        "13 %",
+        "13 %",
+        "8.6 %",
+        "8.0 %",
+        "9.9 %",
+        "10 %",
+        "200 %",
+    ]
+    assert [format_two_digits_down(one) for one in (12.96, 2.586, 2.5, 0.0319, 199.0)] == [
+        "12",
+        "2.5",
+        "2.5",
+        "0.031",
+        "190",
     ]

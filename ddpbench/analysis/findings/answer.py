@@ -40,6 +40,7 @@ from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.judgement import (
     MARGIN_WORDS,
+    RATIO_THRESHOLD,
     Judgement,
     plain,
     shown_above,
@@ -52,7 +53,7 @@ from ddpbench.naming import Namer, layout_in_words, layout_of, ranks_of, workloa
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import PANEL, SCALE, VARIANT, Label
 from ddpbench.strategies.traits import traits_of
-from ddpbench.units import counted, format_at_most
+from ddpbench.units import counted, format_at_least, format_at_most, format_two_digits_down
 
 ASKED: tuple[FindingKind, ...] = ("loss", "lead", "links", "inputs", "precision", "threads")
 """Kinds of findings that answer a sweep's question, the most informative first."""
@@ -277,9 +278,11 @@ def _rest(choice: Choice) -> list[str]:
         return [f"with {called(run, choice.ranked)} {end}", f"with the other {end}"]
     # The statement on all of them uses the intervals' ends, not estimates.
     least = min(ratio.value if ratio.low is None else ratio.low for _, ratio in others)
-    return [
-        f"steps of the other {len(others)} take at least {takes_longer(Interval(value=least), bare=True)}"
-    ]
+    if least >= RATIO_THRESHOLD:
+        bound = f"{format_two_digits_down(least)} times as long"
+    else:
+        bound = f"{format_at_least(least - 1)} longer"
+    return [f"steps of the other {len(others)} take at least {bound}"]
 
 
 def _over_panels(choices: Sequence[Choice], places: _Places) -> str:

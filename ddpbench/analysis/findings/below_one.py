@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ from ddpbench.analysis.judging import joint_rate_ratio
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.judgement import above_one
 from ddpbench.strategies.traits import traits_of
-from ddpbench.units import format_two_digits
+from ddpbench.units import format_two_digits, format_two_digits_down
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,8 +44,7 @@ class BelowOne:
     @property
     def _bound(self) -> str:
         """Return the bound, rounded down. For several cases, it holds for all of them together."""
-        exponent = 1 - math.floor(math.log10(self.least))
-        least = f"at least {format_two_digits(math.floor(self.least * 10**exponent) / 10**exponent)} times"
+        least = f"at least {format_two_digits_down(self.least)} times"
         return f"{least} in every case" if len(self.measured) > 1 else least
 
 

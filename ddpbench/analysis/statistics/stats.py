@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -385,9 +386,19 @@ def rounds_for(ratio: Interval, rounds: int, margin: float = MARGIN) -> int | No
     """Return about how many rounds would narrow an interval over `rounds` rounds to +-margin.
 
     `ratio` is the value with the present interval. If the interval is unknown, return None. The spread is assumed to
-    stay the same. The interval narrows with the root of the rounds; the small decrease of its quantile is neglected.
+    stay the same. The interval then narrows with the root of the rounds and with the quantile of t at 95 %. The
+    quantiles of intervals that are corrected for several comparisons fall somewhat differently.
     """
     if ratio.low is None or ratio.high is None:
         return None
-    needed = rounds * (math.log(ratio.high / ratio.low) / 2 / math.log1p(margin)) ** 2
-    return max(rounds, math.ceil(needed))
+    half = math.log(ratio.high / ratio.low) / 2
+
+    def narrow(count: int) -> bool:
+        quantiles = (t_quantile(1 - ALPHA / 2, each - 1) for each in (count, rounds))
+        return half * math.sqrt(rounds / count) * next(quantiles) / next(quantiles) <= math.log1p(margin)
+
+    if rounds < 2 or half == 0 or narrow(rounds):
+        return rounds
+    # Where the quantile would not fall, it is the most.
+    most = math.ceil(rounds * (half / math.log1p(margin)) ** 2)
+    return bisect_left(range(most), True, lo=rounds, key=narrow)
