@@ -28,7 +28,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ServerProcess]]:
     found: list[ServerProcess] = []
 
     def start(self: Any, env: object, log: Path, **_: object) -> None:
-        self._running, self.pids = Running(), ()
+        self._running, self.pids, self._events = Running(), (), []
         log.write_text("", encoding="utf-8")
 
     def close(self: Any) -> None:

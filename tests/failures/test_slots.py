@@ -333,4 +333,4 @@ def test_a_sweep_of_a_run_that_was_planned_for_a_launcher_says_what_to_do(
     run = plan(experiment, tmp_path / "run")
     resumed = run_cli("sweep", run)
     assert resumed.returncode == 2
-    assert f"to print the commands, run ddpbench plan {run}" in resumed.stderr
+    assert f"o print the commands, run ddpbench plan {run}" in resumed.stderr

@@ -243,7 +243,7 @@ def test_sizes_of_a_submission_that_are_not_merged_are_reported_one_by_one(
     assert submit._report(submission) == 1  # type: ignore[arg-type]
     printed = capsys.readouterr()
     assert "no report of all" in printed.err
-    assert "leave it out" in printed.err
+    assert "leave this run out" in printed.err
     assert printed.out == "report: page of one\nreport: page of two\n"
 
 
@@ -367,7 +367,7 @@ def test_a_merge_follows_nobody_elses_link_in_a_shared_folder(
     (shared / "results").symlink_to(mine)
     os.chown(shared / "results", 65534, 65534, follow_symlinks=False)
     with pytest.raises(
-        OutputError, match="results is another user's link in a folder that everybody can write"
+        OutputError, match="results is a link of another user in a folder that everybody can write to"
     ):
         merge([run.path for run in runs], shared / "results" / "out")
     assert list(mine.iterdir()) == []

@@ -85,7 +85,7 @@ REMOVERS = {
     "runtime/trial.py:inspect_own:(folder / left).unlink": "the same",
     "launch/sweep/identification.py:identify:(run.path / 'probe.json').unlink": "the same",
     "launch/sweep/identification.py:identify:(run.path / 'probe.log').unlink": "the same",
-    "launch/watch.py:LaunchRunner.run_launch:directory.rendezvous.unlink": "a launch's own, below cases/",
+    "launch/watch.py:RunningLaunch.conclude:self.directory.rendezvous.unlink": "a launch's own, below cases/",
     "worker/rank/checkpoints.py:Saver._timed:path.unlink": "the same",
     "features/recovery/rank/snapshots.py:Snapshots.write:stale.unlink": "in such a folder",
     "features/recovery/rank/snapshots.py:Snapshots.write:self._checksum_file(old).unlink": "the same",

@@ -165,7 +165,7 @@ def test_nobody_goes_on_from_the_snapshots_of_another_user(tmp_path: Path, owner
     marks.folder.chmod(0o777)
     os.chown(marks.folder, owner, owner)
     assert not marks.planned
-    with pytest.raises(CheckpointError, match="File exists: snapshots is there"):
+    with pytest.raises(CheckpointError, match="File exists: snapshots exists, but this run did not make it"):
         marks.read()
 
 
@@ -174,7 +174,7 @@ def test_a_failure_is_planned_in_no_planted_folder(tmp_path: Path, owner: int) -
     thesis = planted(tmp_path / "snapshots", owner)
     training = cast(Any, SimpleNamespace(place=SimpleNamespace(rank=0)))
     marks, plan = Marks(tmp_path / "snapshots"), FailurePlan(fails=1, joins=None, ends=2)
-    with pytest.raises(CheckpointError, match="File exists: snapshots is there"):
+    with pytest.raises(CheckpointError, match="File exists: snapshots exists, but this run did not make it"):
         _plan_the_failure(training, AloneControl(), marks, plan)
     assert thesis.read_text(encoding="utf-8") == "mine"
     shutil.rmtree(marks.folder)

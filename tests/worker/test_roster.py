@@ -128,7 +128,7 @@ def test_too_few_places_are_told_with_what_came_and_what_is_needed() -> None:
     wide = PlannedCase(case=case(8, 2))
     with pytest.raises(RequestError) as caught:
         check_places([(wide, 8), (PlannedCase(case=case(2)), 2)], seat(two_by_two(), 0))
-    assert "2 nodes with 2 slots each came" in str(caught.value)
+    assert "2 nodes with 2 slots each joined" in str(caught.value)
     assert f"{wide.case.case_id} needs 2 x 4 (nodes x ranks)" in str(caught.value)
     on_gpus = PlannedCase(case=case(2, 1, device="cuda", backend="nccl"))
     three = [card(rank, "0", rank, gpus=("A", "A")) for rank in range(3)]

@@ -212,17 +212,19 @@ CELLS = {"unresolved": CANNOT_TELL, "too few": TOO_FEW_WORDS}
 """Words for verdicts in tables, where these differ from the verdicts' names."""
 
 
-def judged(ratio: Interval, rounds: int, *, margin: float = MARGIN) -> Judgement:
+def judged(
+    ratio: Interval, rounds: int, *, margin: float = MARGIN, resolution: float = RESOLUTION
+) -> Judgement:
     """Judge A compared with B, where `ratio` is A's step time divided by B's.
 
     The ratio's interval must be from enough rounds. A is faster or slower only if the interval excludes 1 by more than
-    the smaller of `RESOLUTION` and `margin`.
+    the smaller of `resolution` and `margin`.
     """
     if ratio.low is None or ratio.high is None:
         return Judgement(verdict="too few", ratio=ratio, rounds=rounds)
     inside = ratio.low > 1 / (1 + margin) and ratio.high < 1 + margin
     beyond = under_one(ratio, margin) or above_one(ratio, margin)
-    least = min(RESOLUTION, margin)
+    least = min(resolution, margin)
     bound = max(ratio.high, 1 / ratio.low) - 1
     verdict: Verdict
     if under_one(ratio, least):

@@ -30,7 +30,7 @@ from ddpbench.spec.overrides import contradiction, sure_keys
 from ddpbench.text_safety import command, given_twice, shortened, toml_text
 
 _WORDS = (
-    "ref=COMMIT, path=FOLDER, python=INTERPRETER, set=KEY=VALUE or env=NAME=VALUE; a word without = is a folder, "
+    "ref=COMMIT, path=FOLDER, python=INTERPRETER, set=KEY=VALUE or env=NAME=VALUE; anything else is a folder, "
     "or else a commit"
 )
 _KINDS = ("ref", "path", "python", "set", "env")

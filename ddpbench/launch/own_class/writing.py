@@ -528,9 +528,11 @@ class _Writer(LoopMethods, UpdateMethods):
         causes = list(causes_of(effect.at, self.script))
         words = {word for each in methods for line in each.lines for word in _NAME.findall(line)}
         cause = next((each for each in causes if names_set(each) & words), next(iter(causes), None))
-        where = f" (line {cause.lineno}: `{_first_line(cause)}`)" if cause is not None else ""
+        line = f"line {cause.lineno}: " if cause is not None else ""
+        where = f" ({line}`{_first_line(cause)}`)" if cause is not None else ""
+        bare = f" ({line}{_first_line(cause)})" if cause is not None else ""
         name = self._place_of(effect, methods)
-        wanted = f"what line {effect.at.lineno} does: {effect.text}{where.replace('`', '')}"
+        wanted = f"what line {effect.at.lineno} does: {effect.text}{bare}"
         within = "loss" if name == "step" and any(each.name == "loss" for each in methods) else name
         if (effect.node, within) in self.marked:
             return methods
@@ -538,7 +540,7 @@ class _Writer(LoopMethods, UpdateMethods):
         once = name == "step" and self._is_done_once(effect)
         if once:
             done = f"what line {effect.at.lineno} sets once, before the loop: "
-            wanted = f"{done}{effect.text}{where.replace('`', '')}"
+            wanted = f"{done}{effect.text}{bare}"
             self.left.append(f"{within}(): use {done}`{effect.text}`{where}.")
         else:
             self.left.append(f"{name}(): do there what line {effect.at.lineno} does: `{effect.text}`{where}.")

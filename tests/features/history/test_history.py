@@ -110,7 +110,7 @@ def test_merges_are_left_out_and_named_if_their_sources_are_there(
     assert "has the same launches as" in capsys.readouterr().err
     shutil.rmtree(third)
     assert run_cli(["history", str(folder)]) == 2
-    assert "both is the only run" in capsys.readouterr().err
+    assert "only one run is given" in capsys.readouterr().err
 
 
 def test_files_of_pytest_benchmark_are_runs_too(month: Path, tmp_path: Path) -> None:

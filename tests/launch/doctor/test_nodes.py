@@ -123,7 +123,7 @@ def test_a_node_that_cannot_be_connected_to_is_named(monkeypatch: pytest.MonkeyP
 @pytest.mark.usefixtures("quick")
 def test_who_does_not_come_is_named() -> None:
     port = free_port()
-    with pytest.raises(LaunchError, match=r"node 1, 2 did not reach 127\.0\.0\.1"):
+    with pytest.raises(LaunchError, match=r"node 1, 2 did not connect to 127\.0\.0\.1"):
         take_part(node(0), 3, ("127.0.0.1", port))
     with pytest.raises(LaunchError, match="node 0 was not reached"):
         take_part(node(1), 3, ("127.0.0.1", port))
@@ -366,7 +366,7 @@ def test_who_says_a_little_at_a_time_is_not_waited_for_for_ever(monkeypatch: pyt
     leading.join(15)
     ended.set()
     dripping.join()
-    assert "node 1 did not reach" in str(got)
+    assert "node 1 did not connect to" in str(got)
 
 
 def test_strangers_who_keep_coming_do_not_put_off_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,7 +386,7 @@ def test_strangers_who_keep_coming_do_not_put_off_the_end(monkeypatch: pytest.Mo
     with ExitStack() as stack:
         knocking = threading.Thread(target=knock, args=(stack,))
         knocking.start()
-        with pytest.raises(LaunchError, match="node 1 did not reach"):
+        with pytest.raises(LaunchError, match="node 1 did not connect to"):
             take_part(node(0), 2, ("127.0.0.1", port))
         knocking.join(30)
 
