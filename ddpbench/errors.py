@@ -180,3 +180,7 @@ def meant_path(path: Path, accepts: Callable[[Path], bool]) -> str:
         if near.name != path.name and accepts(near):
             return f"; did you mean {str(near)!r}?"
     return ""
+
+
+NOT_TRANSFERRED = "was not transferred"
+"""End of the text of a `collectives.transport.CollectiveError` about a lost message. A launch's judge looks for it."""

@@ -7,6 +7,8 @@ from collections import deque
 import torch
 import torch.distributed as dist
 
+from ddpbench.errors import NOT_TRANSFERRED
+
 _TAG = 0
 
 
@@ -84,7 +86,7 @@ class Transport:
             source = dist.recv(part, src=None, group=self._group)
         except RuntimeError as error:
             raise CollectiveError(
-                f"rank {self.rank}: {self.phase}: no message could be received from any rank: {error}"
+                f"rank {self.rank}: {self.phase}: the message from any rank {NOT_TRANSFERRED}: {error}"
             ) from error
         self.received[source] += part.numel() * part.element_size()
         return source
@@ -109,7 +111,7 @@ class Transport:
             work.wait()
         except RuntimeError as error:
             raise CollectiveError(
-                f"rank {self.rank}: {self.phase}: the message {direction} rank {other} was not transferred: "
+                f"rank {self.rank}: {self.phase}: the message {direction} rank {other} {NOT_TRANSFERRED}: "
                 f"{error}"
             ) from error
 

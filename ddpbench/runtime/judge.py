@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ddpbench.causes import is_users, limits_part, signals_part
-from ddpbench.errors import LaunchError, UnreadableError
+from ddpbench.errors import NOT_TRANSFERRED, LaunchError, UnreadableError
 from ddpbench.guard import signal_name
 from ddpbench.machine.disturbance import OUT_OF
 from ddpbench.records import (
@@ -34,10 +34,8 @@ from ddpbench.runtime.launched import RESTARTS
 from ddpbench.runtime.watchdog import Seen
 
 EXIT_NO_RECORD = 74  # os.EX_IOERR: the rank could not write its records
-_NO_MESSAGE = "did not go through"
-"""End of the text of a `collectives.transport.CollectiveError` about a lost message."""
 _PEER_ERRORS = (
-    _NO_MESSAGE,
+    NOT_TRANSFERRED,
     "connection closed by peer",
     "connection reset by peer",
     "connection refused",
@@ -295,9 +293,9 @@ def _outcomes(records: LaunchRecords) -> dict[int, RankOutcome | None]:
 def _missed(records: LaunchRecords) -> str:
     """Describe a message that some rank did not receive, with its collective and sender; `""` if there is none."""
     errors = (outcome.error for outcome in _outcomes(records).values() if outcome is not None)
-    missed = next((error for error in errors if _NO_MESSAGE in error), "")
+    missed = next((error for error in errors if NOT_TRANSFERRED in error), "")
     start = missed.find("rank ")
-    return f"; {missed[start : missed.index(_NO_MESSAGE)]}{_NO_MESSAGE}" if missed else ""
+    return f"; {missed[start : missed.index(NOT_TRANSFERRED)]}{NOT_TRANSFERRED}" if missed else ""
 
 
 def _is_peer_error(outcome: RankOutcome) -> bool:

@@ -114,7 +114,7 @@ def test_a_rank_that_dies_in_a_collective_is_named_with_it(
     assert outcome.failed_rank == 1
     assert "rank 1 was killed by SIGKILL in" in outcome.error
     assert "steps; rank 0: ring of 676 numbers: the message " in outcome.error  # 16 x 32 + 32 + 32 x 4 + 4
-    assert "rank 1 did not go through" in outcome.error
+    assert "rank 1 was not transferred" in outcome.error
 
 
 def test_a_worker_that_dies_does_not_leave_its_server_waiting(tmp_path: Path) -> None:

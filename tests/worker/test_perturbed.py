@@ -128,7 +128,7 @@ def test_a_bias_before_a_batch_norm_fails_no_proof(ranks: int) -> None:
         ("scaled", ""),
         ("lone_bias", "network.5.bias"),
         ("left_out", ""),
-        ("summed_biases", "network.5.bias"),
+        ("summed_biases", ".bias"),  # several are wrong by the same factor
         ("weak_doubled", "network.5.weak"),
     ],
 )
