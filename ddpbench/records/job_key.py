@@ -6,6 +6,7 @@ The key is in a file of the run directory, or in the launcher's environment.
 from __future__ import annotations
 
 import hashlib
+import hmac
 import os
 import secrets
 from collections.abc import Mapping
@@ -69,3 +70,15 @@ def job_key(run: RunDir, env: Mapping[str, str]) -> tuple[bytes, str]:
     elif found.st_mode & 0o077:
         problem = f"other users can read {run.job_key}; run: {command('chmod', 600, run.job_key)}"
     return hashlib.sha256(text).digest(), problem
+
+
+def launch_secret(run: RunDir, env: Mapping[str, str], launch: str) -> str:
+    """Return the secret of a launch's ranks, which they derive from the job's key; empty if the key cannot be used.
+
+    `launch` is a text that differs between launches.
+
+    Raises:
+        RequestError: DDPBENCH_KEY is too short.
+    """
+    key, problem = job_key(run, env)
+    return "" if problem or not key else hmac.new(key, launch.encode(), hashlib.sha256).hexdigest()

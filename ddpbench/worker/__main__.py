@@ -20,6 +20,7 @@ from ddpbench.guard import die_with_parent, end_if_stopped, supervised
 from ddpbench.machine.placement import applied
 from ddpbench.records import LaunchDir, RunDir
 from ddpbench.records.heartbeat import note_end, shared_page
+from ddpbench.records.job_key import SECRET_VARIABLE, launch_secret
 from ddpbench.runtime.launched import SAFE_PATH
 from ddpbench.spec import environment
 from ddpbench.worker.starting import asked, launched, live
@@ -94,6 +95,8 @@ def _be_rank(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
         directory.path.mkdir(parents=True, exist_ok=True)
         if table is not None and table.get("gangs"):
             place = _started_again(place, directory, Path(table["gangs"]))
+        if request.purpose == "proof" and not os.environ.get(SECRET_VARIABLE):
+            os.environ[SECRET_VARIABLE] = launch_secret(run, os.environ, arguments.case_id)
     except (ValueError, DdpbenchError, OSError) as error:
         parser.exit(2, f"ddpbench: {error}\n")
     wanted = request.case.env

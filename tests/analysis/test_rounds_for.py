@@ -1,4 +1,4 @@
-"""How many rounds narrow an interval to the margin, against a search with scipy's quantiles."""
+"""Test the number of rounds that narrow an interval to the margin, against a search with scipy's quantiles."""
 
 from __future__ import annotations
 

@@ -111,11 +111,11 @@ class Chance(Turnstile):
     """Grants another side this share of the offered turns, by chance, independently of earlier ones."""
 
     def __init__(self, share: float, *, seed: str) -> None:
-        self._share, self._dice, self._lets = share, random.Random(seed), False
+        self._share, self._chance, self._lets = share, random.Random(seed), False
         super().__init__()
 
     def _given(self, side: str) -> None:
-        self._lets = self._dice.random() < self._share
+        self._lets = self._chance.random() < self._share
         super()._given(side)
 
     def _may_go_on(self, entry: Any) -> bool:

@@ -248,7 +248,7 @@ def test_a_missing_copy_and_too_few_slots_are_refused(
     assert f"{tmp_path / 'nothing'} does not exist: give a run directory" in missing[0].stderr
     few = await_all(slots([run, run]))
     assert [one.code for one in few] == [2, 2], few
-    assert "2 nodes with 1 slot each came" in few[0].stderr
+    assert "2 nodes with 1 slot each joined" in few[0].stderr
     assert "needs 2 x 2 (nodes x ranks)" in few[0].stderr
     assert "Traceback" not in few[0].stderr
     assert not list(run.glob("cases/*"))

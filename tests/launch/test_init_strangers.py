@@ -542,7 +542,7 @@ it = iter(loader)
 == a weight of the epoch
 TOP:
 def weights(epoch):
-    return 1.0 if epoch == 0 else 0.1
+    return 0.1 if epoch else 1.0
 BEFORE:
 w = weights(0)
 STEP:
@@ -888,7 +888,7 @@ loader, val = val, loader
 def cases_of(text: str) -> dict[str, dict[str, str]]:
     """Return the parts of each script in `text`, by the script's name."""
     found = {}
-    for case in text.strip().split("== ")[1:]:
+    for case in re.split(r"^== ", text.strip(), flags=re.MULTILINE)[1:]:
         name, _, rest = case.partition("\n")
         words = re.split(r"^(TOP|BEFORE|STEP|LAST):\n", rest, flags=re.MULTILINE)[1:]
         parts = dict(zip(words[::2], words[1::2], strict=True))

@@ -463,7 +463,7 @@ def _outcome(rounds: int, ratio: Interval, margin: float, fewest: int) -> _Outco
         return _Outcome("cannot tell", "too few rounds", ratio, rounds)
     if ratio.low == ratio.high:
         return _Outcome("cannot tell", COPIES, ratio, rounds)
-    found = judged(ratio, rounds, margin=margin, resolution=0.0)  # a comparison may go on until it can tell
+    found = judged(ratio, rounds, margin=margin, resolution=0.0)  # comparisons can add rounds
     verdict: ChangeVerdict = (
         found.verdict if found.verdict in ("faster", "slower", "equivalent") else CANNOT_TELL
     )

@@ -393,12 +393,14 @@ def rounds_for(ratio: Interval, rounds: int, margin: float = MARGIN) -> int | No
         return None
     half = math.log(ratio.high / ratio.low) / 2
 
+    def factor(count: int) -> float:
+        return t_quantile(1 - ALPHA / 2, count - 1) / math.sqrt(count)
+
     def narrow(count: int) -> bool:
-        quantiles = (t_quantile(1 - ALPHA / 2, each - 1) for each in (count, rounds))
-        return half * math.sqrt(rounds / count) * next(quantiles) / next(quantiles) <= math.log1p(margin)
+        return half * factor(count) / factor(rounds) <= math.log1p(margin)
 
     if rounds < 2 or half == 0 or narrow(rounds):
         return rounds
-    # Where the quantile would not fall, it is the most.
+    # The number that a constant quantile would need is an upper bound.
     most = math.ceil(rounds * (half / math.log1p(margin)) ** 2)
     return bisect_left(range(most), True, lo=rounds, key=narrow)

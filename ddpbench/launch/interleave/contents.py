@@ -48,7 +48,7 @@ def _has_common_commits(inner: Path, root: Path) -> bool:
     def starts(folder: Path) -> list[str]:
         try:
             return git(folder, "rev-list", "--max-parents=0", "HEAD").split()
-        except RequestError:  # there is no commit yet
+        except RequestError:  # the repository is still empty
             return []
 
     def has(folder: Path, commit: str) -> bool:

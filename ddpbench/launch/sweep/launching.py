@@ -28,9 +28,6 @@ from ddpbench.runtime.serving import Ranks, ranks_for
 from ddpbench.runtime.turnstile import Turn, Turnstile
 from ddpbench.spec import Case, PlannedCase
 
-ONE_BY_ONE = "launches of a round run one after another"
-"""Beginning of a message that says why no blocks of steps alternate."""
-
 
 class Launching:
     """Runs a sweep's launches, of which one computes at a time, and records them in the sweep's progress."""
@@ -172,7 +169,7 @@ class Launching:
             return Turnstile(random.Random(f"{self._budget.seed} {number}"))
         except OSError as error:
             self._no_turnstile = True
-            self._progress.warn(f"{ONE_BY_ONE}: no socket can be made ({error})")
+            self._progress.warn(f"launches of a round run one after another: no socket can be made ({error})")
             return None
 
     def _launch_interleaved(
