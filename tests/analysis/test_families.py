@@ -88,8 +88,12 @@ def test_why_it_is_undecided_is_said_once_with_the_rounds_that_would_tell(tmp_pa
     )
     found = re.fullmatch(r"±(2) % would take about ([\d,]+) rounds, of which 6 were made", why)
     assert found is not None, why
-    needed = 6 * (half / math.log(1.02)) ** 2
-    assert float(found[2].replace(",", "")) == pytest.approx(needed, rel=0.05)
+    narrowed = [
+        half * (scipy_stats.t.ppf(0.975, count - 1) / scipy_stats.t.ppf(0.975, 5)) * math.sqrt(6 / count)
+        for count in range(6, 200)
+    ]
+    needed = next(count for count, width in enumerate(narrowed, 6) if width <= math.log(1.02))
+    assert float(found[2].replace(",", "")) == pytest.approx(needed, abs=1)
     decided = summary_of(tmp_path / "decided", {SINGLE: 10, DDP: 12, MASTER: 14})
     assert "would take about" not in decided.conclusions.answer[0].line
 

@@ -93,7 +93,7 @@ def shares(draw: Draw, rounds: int, series: int = SERIES) -> Shares:
     for _ in range(series):
         found = _in_turn_outcome(draw(dice, rounds).tolist())
         verdicts[found.verdict] += 1
-        alone[judged(found.ratio, rounds).verdict] += 1
+        alone[judged(found.ratio, rounds, resolution=0.0).verdict] += 1
     return Shares(
         *({verdict: count[verdict] / series for verdict in VERDICTS} for count in (verdicts, alone))
     )
@@ -165,7 +165,7 @@ def stopped(
             change = change_of(logs[:count])
             verdict: str = change.verdict
             if alone and change.ratio is not None:
-                verdict = judged(change.ratio, count).verdict
+                verdict = judged(change.ratio, count, resolution=0.0).verdict
             if verdict in VERDICTS if alone else _decided(change, limit):
                 break
         verdicts[verdict] += 1
@@ -335,7 +335,8 @@ def test_rounds_that_cannot_tell_are_left_out_alone(shape: str) -> None:
     for logs in (EQUAL[shape](dice, 24) for _ in range(8)):
         may = may_tell(logs)
         shown = [
-            judged(_in_turn_outcome(logs[:count].tolist()).ratio, count).verdict for count in range(5, 25)
+            judged(_in_turn_outcome(logs[:count].tolist()).ratio, count, resolution=0.0).verdict
+            for count in range(5, 25)
         ]
         assert all(may[count] for count, one in enumerate(shown, start=5) if one in VERDICTS)
 
