@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ddpbench.errors import RequestError
-from ddpbench.launch.own_class import Written
+from ddpbench.launch.own_class import Written, read_script, written_class
 from ddpbench.launch.own_class.dropped import SCHEDULE
 from tests.launch.test_init_agrees import DATA, check_losses, written
 
@@ -208,6 +208,42 @@ def test_a_local_module_that_changes_its_own_values_is_to_be_done(does: str, tmp
     assert f"step(): do there what line {line_of(source, does)} does: `{does}`." in found.left, found.left
     _, found = written(tmp_path, source_of(top, step=step.replace(does, "read()")))
     assert not found.is_open, found.whole
+
+
+def test_a_script_named_without_a_folder_is_analysed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").write_text(source_of(), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    found = written_class(read_script(Path("train.py")))
+    assert not found.is_open, found.whole
+    (tmp_path / "__init__.py").write_text(
+        "def mse_loss():\n    COUNT.append(1)\nCOUNT = []", encoding="utf-8"
+    )
+    monkeypatch.chdir(tmp_path.parent)
+    found = written_class(read_script(Path(tmp_path.name, "train.py")))
+    assert not found.is_open, found.whole
+
+
+@pytest.mark.parametrize(
+    ("imports", "does"),
+    [
+        ("from . import counting\nfrom .counting import COUNT", "counting.bump()"),
+        ("from .counting import COUNT, bump", "bump()"),
+        ("from ..above import COUNT, bump", "bump()"),
+        ("from .. import above\nfrom ..above import COUNT", "above.bump()"),
+        ("from ..more.other import COUNT, bump", "bump()"),
+    ],
+)
+def test_a_module_imported_relatively_that_changes_its_values_is_to_be_done(
+    imports: str, does: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "package"
+    folder.mkdir()
+    (tmp_path / "more").mkdir()
+    for each in (folder / "counting.py", tmp_path / "above.py", tmp_path / "more" / "other.py"):
+        each.write_text(COUNTING, encoding="utf-8")
+    source = source_of(imports, step=f"loss = F.mse_loss(model(x), y) / (1 + COUNT['n'])\nUPDATE\n{does}")
+    _, found = written(folder, source)
+    assert f"step(): do there what line {line_of(source, does)} does: `{does}`." in found.left, found.left
 
 
 @pytest.mark.parametrize("base", ["Base", "Middle"])

@@ -60,6 +60,7 @@ class LocalModules:
 
     def __init__(self, script: Script) -> None:
         self.script = script
+        self._folder = script.path.absolute().parent
         self._read: dict[Path, Script | None] = {}
 
     @cached_property
@@ -70,19 +71,27 @@ class LocalModules:
             if isinstance(node, ast.Import):
                 found |= {each.asname or each.name: (each.name, "") for each in node.names}
             elif isinstance(node, ast.ImportFrom):
-                found |= {each.asname or each.name: (node.module or "", each.name) for each in node.names}
+                module = "." * node.level + (node.module or "")
+                found |= {each.asname or each.name: (module, each.name) for each in node.names}
         return found
 
     def module_of(self, name: str) -> str:
         """Return the local module that a name of the script comes from; empty if it comes from none."""
         module, inner = self._names.get(name, ("", ""))
-        if inner and self._module(f"{module}.{inner}".lstrip(".")) is not None:
-            return f"{module}.{inner}".lstrip(".")
+        within = f"{module}{inner}" if module.endswith(".") else f"{module}.{inner}"
+        if inner and self._module(within) is not None:
+            return within
         return module if module and self._module(module) is not None else ""
 
     def _module(self, dotted: str) -> Script | None:
-        path = self.script.path.parent / dotted.replace(".", "/")
-        for each in (path.with_suffix(".py"), path / "__init__.py"):
+        """Return a local module; None if there is none.
+
+        Each dot at the beginning of `dotted` but the first is for one folder above the script's.
+        """
+        *folders, name = dotted.lstrip(".").split(".")
+        level = len(dotted) - len(dotted.lstrip("."))
+        folder = self._folder.joinpath(*[".."] * (level - 1), *folders)
+        for each in (folder / f"{name}.py", folder / name / "__init__.py") if name else ():
             if each not in self._read:
                 try:
                     self._read[each] = read_script(each) if each.is_file() else None
