@@ -93,7 +93,7 @@ def keep(name: str, stamp: bytes, value: object) -> None:
 
 
 def _prune(folder: int) -> None:
-    """Remove files that killed writers left, and the least recently used entries beyond `MOST_BYTES` in total."""
+    """Remove files of killed writers, and the least recently used entries beyond `MOST_BYTES`."""
     found = [(name, os.stat(name, dir_fd=folder, follow_symlinks=False)) for name in os.listdir(folder)]
     for name, of in found:
         if _UNFINISHED.search(name) and time.time() - of.st_mtime > _DAY_S and _is_entry(folder, name):
@@ -110,7 +110,7 @@ def _prune(folder: int) -> None:
 
 
 def _is_entry(folder: int, name: str) -> bool:
-    """Return whether `keep` wrote the file `name` in `folder`. It may be incomplete, if the process was killed."""
+    """Return whether `keep` wrote the file, perhaps incompletely."""
     try:
         with _read(folder, name) as file:
             return _ENTRY.startswith(file.read(len(_ENTRY)))
@@ -119,7 +119,7 @@ def _is_entry(folder: int, name: str) -> bool:
 
 
 def _read(folder: int, name: str) -> BinaryIO:
-    """Open a regular file of the folder for reading, and return it. Opening never blocks.
+    """Open a regular file of the folder, without blocking.
 
     Raises:
         OSError: the file does not exist, is not a regular file, is not this user's, or others can write to it.
@@ -133,7 +133,7 @@ def _read(folder: int, name: str) -> BinaryIO:
 
 @contextmanager
 def _opened(*, make: bool = False) -> Iterator[int]:
-    """Yield a descriptor of the cache folder, which refers to that folder even if its path is replaced.
+    """Yield a descriptor of the cache folder, which stays valid if the path is replaced.
 
     Raises:
         OSError: the folder does not exist, was not made by this module, is not this user's, or others can write in it.
@@ -158,7 +158,7 @@ def _opened(*, make: bool = False) -> Iterator[int]:
 
 
 def _mark(folder: int) -> None:
-    """Write the file `CACHEDIR.TAG` into a folder that is empty or has only an incomplete `CACHEDIR.TAG`."""
+    """Write `CACHEDIR.TAG` into a folder that is empty or has only an incomplete one."""
     with suppress(FileNotFoundError), _read(folder, MARK) as file:
         if not _MARK_TEXT.startswith(file.read()):
             return
@@ -168,10 +168,9 @@ def _mark(folder: int) -> None:
 
 
 def _make(path: Path) -> None:
-    """Make the folder and any missing ones above it, with access for this user alone.
+    """Make the folder and its parents, with access for this user alone.
 
-    Unless `DDPBENCH_CACHE` is set, no folder is made inside another user's folder, because under sudo HOME may still be
-    the home of the user who called sudo.
+    Under sudo, HOME may be another user's, so folders of other users are refused unless `DDPBENCH_CACHE` is set.
 
     Raises:
         OSError: the folder cannot be made, is inside another user's folder, or is in a missing home directory.
@@ -188,7 +187,6 @@ def _make(path: Path) -> None:
 
 
 def _is_ours(found: os.stat_result, kind: int) -> bool:
-    """Return whether a file is of this kind (`S_IFREG`, `S_IFDIR`), this user owns it, and nobody else can write it."""
     return stat.S_IFMT(found.st_mode) == kind and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
 

@@ -190,7 +190,6 @@ def _begins(line: str) -> bool:
 
 
 def _of_traceback(text: str) -> str:
-    """Return the exception at the end of a text with a traceback, and the place in the user's code that raised it."""
     head, _, trace = text.partition(_TRACEBACK)
     last = trace.rpartition(_TRACEBACK)[2]
     frames = list(_FRAME.finditer(last))
@@ -210,10 +209,9 @@ _CALLED_AT = re.compile(r"^\s+(\S.*)\((\d+)\): ", re.MULTILINE)
 
 
 def _of_callback(text: str) -> str:
-    """Return the exception that a future's callback raised, with its place in the user's code.
+    """Return the exception that a future's callback raised, with its place; empty for other texts.
 
-    Return an empty text if `text` is about anything else. Each later callback makes torch raise the exception again, as
-    a RuntimeError whose text lists the frames of all callbacks, innermost first.
+    Each later callback makes torch raise it again, with the frames of all callbacks, innermost first.
     """
     if not text.startswith(_CALLBACK):
         return ""
@@ -223,7 +221,7 @@ def _of_callback(text: str) -> str:
 
 
 def _shortened(text: str) -> str:
-    """Shorten a text longer than `LONGEST` to its first sentence and as many of its last sentences as fit."""
+    """Keep the first sentence of a long text, and as many of its last ones as fit."""
     if len(text) <= LONGEST:
         return text
     first, *others = [_cut(part, LONGEST // 2) for part in _SENTENCE_END.split(text) if part.strip()]

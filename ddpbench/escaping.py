@@ -49,9 +49,9 @@ def escape_markdown(text: str, *, cell: bool = False, brackets: bool = False) ->
 
 
 def _code_spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each code span, from a run of backquotes to the next run of the same length.
+    """Yield start and end of each code span, between two equal runs of backquotes.
 
-    Each run is examined at most twice, so that even a long text by a stranger is parsed quickly.
+    Each run is examined at most twice, so that a stranger's long text is parsed quickly.
     """
     runs = [found.span() for found in re.finditer("`++", text)]
     left: dict[int, deque[int]] = {}
@@ -127,7 +127,6 @@ def _unmarked(cell: re.Match[str]) -> str:
 
 
 def _is_formula(cell: re.Match[str]) -> bool:
-    """Return whether a formula follows the separator of cells that `_NEXT_CELL` matched."""
     return cell.string.startswith(tuple(_FORMULA), cell.end())
 
 

@@ -150,7 +150,6 @@ def end_descendants(within_s: float = ENDING_S) -> set[int]:
 
 
 def _reap() -> bool:
-    """Reap children that have ended; return whether any child is left."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -190,7 +189,7 @@ class Traces:
             self.remove()
 
     def _names(self) -> Iterator[str]:
-        """Yield the folder's path, then a short alias for it, because a socket's path has at most 107 bytes."""
+        """Yield the folder's path, then a short alias, because a socket's path has at most 107 bytes."""
         assert self._folder is not None
         yield str(self._folder.path.absolute())
         with contextlib.suppress(OSError):
@@ -236,7 +235,6 @@ class Traces:
                 folder.rmdir()
 
     def _now_at(self, path: Path) -> Path:
-        """Return the current path of a file in the constructor's `folder`, which may have been moved since."""
         if self._parent is None or path.parent != self._cache.parent:
             return path
         try:
@@ -252,7 +250,7 @@ class Traces:
 
 
 def _holds_sockets(folder: str) -> bool:
-    """Return whether sockets can be made in a folder. A long path or the file system may prevent that."""
+    """Return whether sockets can be made here: a long path or the file system may prevent that."""
     path = f"{folder}/listener-12345678"  # as long as the names that multiprocessing gives
     try:
         with socket.socket(socket.AF_UNIX) as trial:
@@ -359,19 +357,12 @@ def _end_all(traces: Traces, worker: int) -> None:
 
 
 def _leave(_number: int, _frame: FrameType | None) -> NoReturn:
-    """Exit on SIGTERM, with the exit code that shells use (143).
-
-    SIGTERM comes if the guard was killed, or if the guard asks this process to end.
-    """
+    """Exit on SIGTERM with the exit code that shells use (143)."""
     raise SystemExit(128 + signal.SIGTERM)
 
 
 def _await(worker: int, connection: socket.socket, woken: int, asked: Iterable[int]) -> int:
-    """Return the wait status of the worker once it has ended.
-
-    If the worker must be ended, return earlier. The result is then 0 if `connection` was closed, or the number of a
-    signal in `asked` that this process has received.
-    """
+    """Return the worker's wait status; earlier, 0 if `connection` was closed, or a received signal's number."""
     poll = select.poll()
     poll.register(connection, 0)  # reports only that it was closed
     poll.register(woken, select.POLLIN)
@@ -386,11 +377,9 @@ def _await(worker: int, connection: socket.socket, woken: int, asked: Iterable[i
 
 
 def _await_alone(worker: int, woken: int, asked: Iterable[int], parent: int | None) -> int:
-    """Wait for the worker to end and return its wait status, or return a signal's number if the worker must be ended.
+    """Return the worker's wait status, or the signal by which it must end (SIGTERM if `parent` ended).
 
-    The signal is one of `asked` that this process has received, or SIGTERM if `parent` is given and has ended. The
-    parent is polled, because the kernel's signal would come when the thread that forked ends. A launcher may have many
-    threads.
+    The parent is polled: the kernel's signal would come when the thread that forked ends.
     """
     while parent is None or os.getppid() == parent:
         if select.select([woken], [], [], _LOOK_S)[0] and (
@@ -403,7 +392,7 @@ def _await_alone(worker: int, woken: int, asked: Iterable[int], parent: int | No
 
 
 def _status_of(worker: int) -> int | None:
-    """Return the worker's wait status, or None while it runs; reap all other children that have ended."""
+    """Return the worker's wait status, or None while it runs; reap all other ended children."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             if ended[0] == worker:
@@ -412,7 +401,6 @@ def _status_of(worker: int) -> int | None:
 
 
 def _end_as(status: int) -> NoReturn:
-    """End this process in the way that a wait status describes: with its exit code, or by its signal."""
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # one core file is enough

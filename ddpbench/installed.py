@@ -77,7 +77,7 @@ _FEATURES = Path(__file__).parent / "features"
 
 @functools.cache
 def _shipped() -> tuple[Registered, ...]:
-    """Return the functions that the existing features register, in the order of the features' names."""
+    """Return the functions that the existing features register, in the order of features."""
     names = sorted(path.parent.name for path in _FEATURES.glob("*/__init__.py"))
     modules = [importlib.import_module(f"ddpbench.features.{name}") for name in names]
     return tuple(one for module in modules for one in module.REGISTERED)
@@ -224,7 +224,6 @@ def hidden(kind: str, shipped: Iterable[str]) -> dict[str, str]:
 
 
 def _of_packages(paths: Mapping[str, str]) -> str:
-    """Return a phrase that names the packages in `paths`, which maps each import path of one name to its package."""
     if len(paths) == 1:
         return f"of the package {next(iter(paths.values()))}"
     packages = " and ".join(dict.fromkeys(sorted(paths.values())))

@@ -45,16 +45,12 @@ def settle_matplotlib() -> None:
 
 
 def _is_of_use(record: logging.LogRecord) -> bool:
-    """Return False for matplotlib's message that it could not save its list of fonts, which costs only a second."""
+    """Return False for matplotlib's message on its unsaved list of fonts, which costs only a second."""
     return not str(record.msg).startswith("Could not save font_manager cache")
 
 
 def _writable(variable: str, in_home: str) -> bool:
-    """Return whether matplotlib's folder can be written to; make the folder, as matplotlib would, if it is missing.
-
-    The folder is `matplotlib` inside the folder that the environment variable `variable` names. Without that variable,
-    it is inside the folder `in_home` of the home directory, which is never made.
-    """
+    """Return whether matplotlib's folder can be written. It is made if missing; the home directory never is."""
     try:
         if not os.environ.get(variable) and not Path.home().is_dir():
             return False
@@ -71,12 +67,12 @@ def _remove(folder: TemporaryFolder, owner: int) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Keeps matplotlib from reading settings in the working directory while it is imported."""
+    """Keeps matplotlib's import from reading settings in the working directory."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return matplotlib's spec, whose loader runs in a different working directory; None for all other modules."""
+        """Return matplotlib's spec, whose loader runs in another working directory; None for other modules."""
         if fullname != "matplotlib":
             return None
         with suppress(ValueError):  # another thread has removed this finder
@@ -98,7 +94,7 @@ class _Finder(MetaPathFinder):
 
 @contextmanager
 def _without_backend() -> Iterator[str]:
-    """Unset MPLBACKEND while the context is open, because matplotlib refuses an unknown backend; yield its value."""
+    """Unset MPLBACKEND, because matplotlib refuses an unknown backend; yield its value."""
     backend = os.environ.pop("MPLBACKEND", "")
     try:
         yield backend
@@ -109,7 +105,7 @@ def _without_backend() -> Iterator[str]:
 
 @contextmanager
 def _without_settings() -> Iterator[None]:
-    """Work in the root folder while the context is open, if the working directory has a matplotlibrc file."""
+    """Work in the root folder if the working directory has a matplotlibrc file."""
     if not os.path.lexists(_SETTINGS):
         yield
         return

@@ -168,12 +168,11 @@ class Namer:
 
     @cached_property
     def _alike(self) -> dict[str, _Group]:
-        """Return the cases of each strategy as a group, by the strategy's name in sentences."""
         return {name: _Group(of, self._called) for name, of in _grouped(self._cases, self.spoken_strategy)}
 
     @cached_property
     def _parts(self) -> dict[Case, list[str]]:
-        """Return, by case, the words that follow strategy and ranks in short and spoken names."""
+        """Return, by case, the words after strategy and ranks in short and spoken names."""
         words_by_case = {case: self.details(case) for case in self._cases}
         drawn, said = (
             _twice((strategy(case), case.world_size, *words) for case, words in words_by_case.items())
@@ -183,8 +182,6 @@ class Namer:
 
 
 class _Called:
-    """Gives strategies and workloads names that are distinct within a set of cases."""
-
     def __init__(self, cases: Collection[Case]) -> None:
         self._cases = cases
 
@@ -200,17 +197,14 @@ class _Called:
         return {name: word if counts[word] == 1 else name for name, word in few.items()}
 
     def strategy(self, case: Case, name: str) -> str:
-        """Return a strategy's `name`, but `ring (DDP)` for `DDP` if it is compared with other algorithms."""
+        """Return `name`, but `ring (DDP)` for DDP if it is compared with other algorithms."""
         return as_ring(name) if self._rings and is_ring(case) else name
 
     def workload(self, case: Case) -> str:
-        """Return a case's workload, shortened if its short name is unique."""
         return self._workloads.get(case.workload, case.workload)
 
 
 class _Labelled:
-    """Names cases by their labels, and by the settings that distinguish cases with the same label."""
-
     def __init__(self, cases: Iterable[Case], called: _Called) -> None:
         self._cases = cases
         self._called = called
@@ -221,7 +215,6 @@ class _Labelled:
 
     @cached_property
     def full(self) -> dict[Case, list[str]]:
-        """Return, by case, the words of its full name."""
         labels: dict[Case, list[str]] = {}
         for label, members in self._groups:
             group = _Group(members, self._called)
@@ -232,7 +225,6 @@ class _Labelled:
 
     @cached_property
     def keys(self) -> dict[Case, str]:
-        """Return each case's name in data."""
         return {
             case: on_one_line(JOINT.join([label, *words]))
             for label, members in self._groups
@@ -241,7 +233,7 @@ class _Labelled:
 
 
 class _Group:
-    """A group of cases; finds words for the settings in which these cases differ."""
+    """Cases with words for the settings in which they differ."""
 
     def __init__(self, cases: Iterable[Case], called: _Called) -> None:
         self._cases = tuple(cases)
@@ -249,13 +241,11 @@ class _Group:
         self._told: dict[tuple[str, ...], _Words] = {}
 
     def several_layouts(self, ranks: int) -> bool:
-        """Return whether cases with this number of ranks differ in their layout on nodes."""
         return (
             len({(case.nodes, case.ranks_per_node) for case in self._cases if case.world_size == ranks}) > 1
         )
 
     def words(self, case: Case, of: Iterable[str]) -> list[str]:
-        """Describe a case's values of those fields in `of` in which the group's cases differ; return each word once."""
         names = tuple(of)
         if names not in self._told:
             self._told[names] = self._telling(names)
@@ -274,7 +264,7 @@ class _Group:
         return lambda case: [self._called.workload(case), *within[case.workload](case)]
 
     def _plainly(self, members: Sequence[Case], names: Sequence[str]) -> _Words:
-        """Return a function from a case to its words for these fields; layouts are left out if ranks determine them."""
+        """Return a function from a case to its words for these fields; ranks may already determine layouts."""
         if "world_size" in names and len({case.world_size for case in members}) == len(
             {(case.world_size, case.nodes, case.ranks_per_node) for case in members}
         ):
@@ -302,10 +292,7 @@ def curve_key(case: Case, among: Collection[Case], *, more: Iterable[str] = ()) 
 
 
 def _key_words(cases: Sequence[Case]) -> Iterator[tuple[Case, list[str]]]:
-    """Yield each case with the words that follow the label in its key. All given cases have the same label.
-
-    Settings are compared only between cases of one workload.
-    """
+    """Yield the words after the label in a key. All cases have one label; workloads are compared apart."""
     workloads = _grouped(cases, lambda case: case.workload)
     chosen = differing(cases, _CHOSEN)
     for workload, members in workloads:
@@ -321,7 +308,6 @@ def _key_words(cases: Sequence[Case]) -> Iterator[tuple[Case, list[str]]]:
 
 
 def _key_settings(case: Case) -> dict[tuple[str, str], Any]:
-    """Return a case's settings that are not in its label, by (field, name)."""
     options = ("workload_options_json", "options_json", "env_json")
     settings = {(name, key): value for name in options for key, value in OPTIONS[name](case).items()}
     return settings | {("", name): getattr(case, name) for name in EVERY if name not in _IN_LABEL}
@@ -346,7 +332,7 @@ def _assigned(name: str, value: Any) -> str:
 
 
 def _variant_words(case: Case, among: Iterable[Case]) -> list[str]:
-    """Return the settings that distinguish a case from others of its strategy, worded as in `curve_key`."""
+    """Distinguish a case from others of its strategy, worded as in `curve_key`."""
     same = [other for other in among if other.strategy == case.strategy]
     words: list[str] = []
     for name in differing(same, VARIANT):
@@ -423,7 +409,7 @@ def on_nodes_of(case: Case) -> str:
 
 
 def _clashing(name: str, every: Iterable[Case]) -> set[str]:
-    """Return the ambiguous words for a field's values: those that stand for several different values in these cases."""
+    """Return the words that stand for several values of a field."""
     values: dict[str, set[str]] = {}
     for case in every:
         values.setdefault(FACETS[name].word(case), set()).add(getattr(case, name))
@@ -454,14 +440,13 @@ def _grouped(cases: Iterable[Case], key: Callable[[Case], str]) -> list[tuple[st
 
 
 def _twice(names: Iterable[Hashable]) -> list[bool]:
-    """Return, for each name, whether it occurs more than once."""
     every = list(names)
     counts = Counter(every)
     return [counts[name] > 1 for name in every]
 
 
 def _unique(names: Mapping[Case, list[str]], twice: Iterable[bool]) -> dict[Case, list[str]]:
-    """Return each case's words, and add the case's id where `twice` is true because the words are not unique."""
+    """Add the case's id where `twice` says that the words are not unique."""
     return {
         case: [*words, *([case.case_id] if same else [])]
         for (case, words), same in zip(names.items(), twice, strict=True)

@@ -59,7 +59,7 @@ def in_pytest(text: str) -> str:
 
 
 def _within_limits(name: str) -> Callable[[str], float]:
-    """Return a parser for an option's number, which refuses values outside the range `name` of `spec.limits`."""
+    """Return a parser that refuses numbers outside the range `name` of `spec.limits`."""
 
     def read(text: str) -> float:
         from ddpbench.spec import limits
@@ -126,8 +126,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Gate:
-    """The check of a test session for slower code, against `saved` results or code measured `in_turn`."""
-
     limit: float
     drift: float | None
     total_s: float
@@ -136,7 +134,6 @@ class _Gate:
 
     @property
     def words(self) -> str:
-        """Return a phrase that says what the gate compares, such as `against NAME`."""
         if self.in_turn is not None:
             base, new = self.in_turn
             return f"{base.words} against {new.words}, interleaved"
@@ -145,7 +142,7 @@ class _Gate:
 
 @dataclass
 class _Bench:
-    """State that the tests of a session share; also the listener of comparisons."""
+    """State that a session's tests share; also the listener of comparisons."""
 
     folder: Path
     servers: LastingServers
@@ -160,19 +157,16 @@ class _Bench:
     """True if progress is to be printed, because pytest does not capture output (`-s`)."""
 
     def begun(self, out: Path) -> None:
-        """Do nothing, because the directory is temporary and of no interest to the user."""
+        """Do nothing, because the directory is temporary."""
 
     def event(self, text: str) -> None:
-        """Store a sentence about an unexpected event, to be printed at the end of the session."""
         self.notes[text] = None
 
     def round_made(self, number: int, left_s: float) -> None:
-        """Print a comparison's progress, under `-s`."""
         left = f", at most {_seconds(left_s)} left" if round(left_s) > 0 else ", no time left"
         self.show(f"round {number} of both sides{left}")
 
     def show(self, text: str) -> None:
-        """Print a line of progress, under `-s`."""
         if self.shows:
             from ddpbench.text_safety import clean
 
@@ -181,7 +175,7 @@ class _Bench:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Wanted:
-    """The measurement that a test asks for: settings of `[base]`, launches, and seconds of timed steps per launch."""
+    """The measurement that a test asks for: `[base]` settings, launches, timed seconds per launch."""
 
     settings: dict[str, Any]
     rounds: int
@@ -190,8 +184,6 @@ class _Wanted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Measured:
-    """A test's result: its timings, its row of `cases.csv`, and the interleaved comparison, if any."""
-
     side: Side
     row: dict[Any, Any]
     change: Change | None = None
@@ -216,12 +208,12 @@ _WITH_BENCHMARK: pytest.StashKey[bool] = _Key()
 
 
 def _stash(config: pytest.Config) -> pytest.Stash:
-    """Return pytest's stash, which has this plugin's session data; an empty dictionary before pytest 7."""
+    """Return pytest's stash; an empty dictionary before pytest 7."""
     return cast("pytest.Stash", getattr(config, "stash", {}))
 
 
 def _too_old() -> str:
-    """Return a clause that says why this plugin cannot measure with the installed pytest; empty if it can."""
+    """Say why this plugin cannot measure with the installed pytest; empty if it can."""
     if _Key is not object:
         return ""
     return (
@@ -287,7 +279,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    """Fail a test with a message, in which flags are replaced by `in_pytest` and control characters by `clean`."""
+    """Fail with a message, its flags as in pytest and its control characters removed."""
     from ddpbench.text_safety import clean
 
     pytest.fail(clean(in_pytest(message)), pytrace=False)
@@ -376,10 +368,7 @@ class DdpBenchmark:
         return extra_info(run, found.row, found.side.identity)
 
     def _located(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """Return the settings as an experiment's file has them, without None, and with the paths of users' own files.
-
-        Fails the test if a setting cannot be in such a file, or if one of the user's files is not found.
-        """
+        """Return the settings as in a file, with users' paths; fail if one is invalid or not found."""
         from ddpbench.errors import RequestError
         from ddpbench.launch.own_workloads import located_among
         from ddpbench.spec.given import as_toml
@@ -493,10 +482,7 @@ class DdpBenchmark:
         return replace(found, change=changes.changes[-1])
 
     def _fail_as(self, found: _Measured, run: Path) -> NoReturn:
-        """Fail the test with its case's error, and show the end of the log that the error names.
-
-        The log is removed with the run when the session ends.
-        """
+        """Fail with the case's error and its log's end, because the log is removed with the session."""
         from ddpbench.records.files import read_end
 
         problem = f"{found.row['status']}: {found.row['error']}"
@@ -511,7 +497,7 @@ class DdpBenchmark:
 
     @property
     def _alpha(self) -> float:
-        """Return the error probability for each test's verdict, so that all verdicts together have 95 % confidence."""
+        """Return the error probability per test at which all verdicts together have 95 % confidence."""
         from ddpbench.analysis.statistics.stats import ALPHA
 
         items = self._request.session.items
@@ -552,7 +538,6 @@ def _seconds(seconds: float) -> str:
 
 
 def _listener(bench: _Bench) -> Listener:
-    """Return a sweep's listener that prints a line for each launch, under `-s`."""
     from ddpbench.launch.listener import Listener
     from ddpbench.units import format_number
 
@@ -574,7 +559,6 @@ def _check_one(cases: int) -> None:
 
 
 def _read(path: Path) -> _Measured:
-    """Return the result in the run directory `path`, which has one case."""
     from ddpbench.analysis import load
     from ddpbench.analysis.regression import read_side
     from ddpbench.records import RunDir
@@ -585,7 +569,7 @@ def _read(path: Path) -> _Measured:
 
 
 def _number(name: str, value: Any, *kinds: type) -> Any:
-    """Return a test's argument as a Python number, or None if the argument is None; fail the test for other values."""
+    """Return a Python number or None; fail the test for other values."""
     from ddpbench.text_safety import shortened
 
     if getattr(value, "shape", None) == ():
@@ -596,10 +580,7 @@ def _number(name: str, value: Any, *kinds: type) -> Any:
 
 
 def _with_files(settings: dict[str, Any], file_of: Callable[[str, str], str]) -> dict[str, Any]:
-    """Replace each name that may refer to a user's file by `file_of(setting, name)`, and return the settings.
-
-    The names are also replaced where they are keys of `options`.
-    """
+    """Replace users' files by `file_of(setting, name)`, also where they are keys of `options`."""
     from ddpbench.launch.own_workloads import OWN_SETTINGS
 
     for key in OWN_SETTINGS:
@@ -618,11 +599,7 @@ def _with_files(settings: dict[str, Any], file_of: Callable[[str, str], str]) ->
 
 
 def _within(settings: dict[str, Any], root: Path) -> dict[str, Any]:
-    """Return the settings with users' files as paths relative to `root`, the folder of the code under test.
-
-    The two versions of the code are in different folders. A file outside of `root` gets an absolute path, which the
-    comparison refuses.
-    """
+    """Make users' files relative to `root`, since the two versions of the code are in different folders."""
     from ddpbench.launch.own_workloads import file_in, with_file
 
     def file_of(_kind: str, given: str) -> str:
@@ -665,9 +642,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _check_given_once(config: pytest.Config) -> None:
-    """Refuse an option that the command line gives twice with different values.
-
-    The command line may override an option in `addopts` of a configuration file.
+    """Check that the command line gives no option two values; it may override `addopts`.
 
     Raises:
         UsageError: an option has two values.
@@ -727,7 +702,7 @@ def _gate_of(config: pytest.Config) -> _Gate:
 
 
 def _read_option(config: pytest.Config, name: str, read: Callable[[str], float]) -> float | None:
-    """Return an option's value as parsed by `read`; None if the option was not given.
+    """Return an option's parsed value, or None.
 
     Raises:
         ValueError: the value is invalid; the message names the option.
@@ -762,7 +737,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @contextlib.contextmanager
 def _ranks_search(config: pytest.Config) -> Iterator[None]:
-    """Let ranks that are started in the body find modules in the folders of pytest's setting `pythonpath`."""
+    """Let ranks find modules in the folders of pytest's setting `pythonpath`."""
     folders: list[str] = []
     with contextlib.suppress(ValueError):  # without pytest's plugin for that setting
         folders = [str(folder) for folder in config.getini("pythonpath")]
@@ -778,10 +753,9 @@ _LOCKS = 100
 
 @contextlib.contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Wait for this user's other processes that measure with this plugin, such as those of pytest-xdist.
+    """Wait for this user's other measuring processes, such as those of pytest-xdist.
 
-    The lock is a file in the temporary directory. If another user has taken its name, the next name is tried. If no
-    name is free, the body runs without a lock; ddpbench still claims the cores that it measures on.
+    Without a free name for the lock, the body runs anyway: ddpbench still claims its cores.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     for number in range(_LOCKS):

@@ -189,13 +189,12 @@ class _Removal:
     """Removes files for one call; holds the uids treated as the current user's."""
 
     def __init__(self, folder: int, path: Path) -> None:
-        """Store the `path` that is to be removed or emptied, and an open `folder` on the same disk."""
+        """`folder` is open and on the same disk as `path`, which is to be removed or emptied."""
         self._folder, self._path = folder, path
         self._owners = {os.geteuid()}
         self._looked = False
 
     def remove_root(self, *, made: Identity | None, private: bool) -> bool:
-        """Remove the folder at the path that was given; return whether it was removed."""
         name = self._path.name
         with _listed(name, self._folder) as folder:
             found = os.fstat(folder)
@@ -210,7 +209,6 @@ class _Removal:
         return True
 
     def empty(self, folder: int, path: Path, wanted: Callable[[str], bool] = lambda _: True) -> None:
-        """Remove the `wanted` contents of an open folder that this user owns; messages name the folder as `path`."""
         with os.scandir(folder) as listed:
             entries = [(one.name, one.is_dir(follow_symlinks=False)) for one in listed if wanted(one.name)]
         for name, is_folder in entries:
@@ -243,10 +241,7 @@ class _Removal:
 
 
 def _others_rename_in(folder: int) -> bool:
-    """Return whether another user can replace files and folders that this user makes in an open folder.
-
-    Root and the members of the folder's group are trusted.
-    """
+    """Return whether another user than root and the folder's group can replace files in it."""
     found = os.fstat(folder)
     open_to_all = found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX
     return bool(open_to_all) or found.st_uid not in (os.geteuid(), 0)
@@ -257,7 +252,7 @@ def _is_mine(found: os.stat_result, folder: int) -> bool:
 
 
 def _now(folder: int) -> int:
-    """Return the present time by the clock of an open folder's disk, nanoseconds.
+    """Return the time by the clock of the folder's disk, nanoseconds.
 
     Raises:
         OSError: no file can be made in the folder.
@@ -268,13 +263,13 @@ def _now(folder: int) -> int:
 
 @contextlib.contextmanager
 def _placed(path: Path) -> Iterator[int]:
-    """Open a folder and yield a descriptor, through which entries can be opened even if the folder cannot be listed."""
+    """Yield a descriptor for opening entries even if the folder cannot be listed."""
     yield from _closed(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
 @contextlib.contextmanager
 def _listed(name: str, folder: int) -> Iterator[int]:
-    """Open a subfolder of an open folder and yield its descriptor, through which the subfolder can be listed."""
+    """Yield a descriptor for listing a subfolder of an open folder."""
     yield from _closed(
         os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     )

@@ -108,7 +108,6 @@ def shared_module(workload: str = "") -> str:
 
 
 def _imported() -> Iterator[tuple[str, Path]]:
-    """Yield the name and the resolved file of each imported module, except ddpbench's own."""
     for name, module in sorted(sys.modules.copy().items()):
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or not file.startswith("/") or name.partition(".")[0] in _UNCHECKED:
@@ -118,7 +117,7 @@ def _imported() -> Iterator[tuple[str, Path]]:
 
 
 def _copy_in(own: Path, name: str, path: Path, root: Path) -> Path | None:
-    """Return the copy in `own` of a module of the code `root`; None if a copy is missing or `own` is not in `root`."""
+    """Return the copy in `own` of a module of the code `root`; None if there is none."""
     if not own.is_relative_to(root):
         return None
     parts = path.relative_to(root).parts
@@ -133,7 +132,6 @@ def _resolved(folder: str) -> Path:
 
 
 def _advice(name: str, path: Path, root: Path, own: Path) -> str:
-    """Return advice for a module that lies in the compared code `root`, not in this side's code `own`."""
     relative = path.relative_to(root)
     copy = own / relative if (own / relative).exists() else _copy_in(own, name, path, root)
     if copy is None:

@@ -83,10 +83,9 @@ def load_class(name: str, able: Callable[[object, ModuleType], bool], *, first: 
 
 @contextlib.contextmanager
 def _surroundings_kept() -> Iterator[None]:
-    """Protect a command from the effects that importing a user's file has on the process.
+    """Undo what importing a user's file does to the process, and send its output to standard error.
 
-    Restore the working directory afterwards, and move new entries of `sys.path` to its end. Send output to standard
-    error, because the command's standard output may be a table for programs.
+    Standard output may be a table for programs.
     """
     before, here = [*sys.path], ""
     with contextlib.suppress(FileNotFoundError):  # the working directory has been removed
@@ -125,7 +124,6 @@ _THREADS: dict[threading.Thread, str] = {}
 
 @contextlib.contextmanager
 def _threads_noted(name: str) -> Iterator[None]:
-    """Record the threads that the body starts and leaves running as started by the file or module `name`."""
     before = {*threading.enumerate()}
     try:
         yield
@@ -148,11 +146,9 @@ _ROOT = 0
 
 
 class _SharedFolder:
-    """Finds modules in a folder in which other users can write, but only for imports by the user's own modules.
+    """Finds modules in a folder that others can write, only for the user's own modules.
 
-    It comes after all other finders. Such a folder is not put into `sys.path`, because any import could then find
-    another user's file. For example, torch searches `sys.path` for the optional package triton, and Python searches it
-    for entry points.
+    In `sys.path`, such a folder could answer any import, such as torch's search for triton.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -168,10 +164,7 @@ class _SharedFolder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of a module in this folder.
-
-        None if it has no such module, or if the import comes from a library.
-        """
+        """Return a module's spec; None if it is not here, or if a library imports it."""
         if path is not None or not (fullname in self.named or _importer() in self.importers):
             return None
         spec = PathFinder.find_spec(fullname, [str(self.folder)])
@@ -182,7 +175,6 @@ class _SharedFolder:
 
 
 def _importer() -> str:
-    """Return the first part of the name of the module whose import statement is running."""
     frame = inspect.currentframe()
     while frame is not None:
         name = str(frame.f_globals.get("__name__", "")).partition(".")[0]
@@ -224,11 +216,7 @@ def search_shared_folders(folders: str) -> None:
 
 
 def _module_named(name: str) -> ModuleType:
-    """Import a module by its name. The working directory is searched before Python's own modules.
-
-    If other users can write in the working directory, it is searched last, because they may have put files of any name
-    into it.
-    """
+    """Import a module, searching the working directory first, or last if others can write in it."""
     with contextlib.suppress(FileNotFoundError):  # the working directory has been removed
         here = Path.cwd()
         if is_others(here):
@@ -241,7 +229,7 @@ def _module_named(name: str) -> ModuleType:
 
 
 def _search_working_directory(importer: str) -> None:
-    """Let the module `importer` find modules in the working directory, after all other places."""
+    """Let `importer` find modules in the working directory, after all other places."""
     with contextlib.suppress(FileNotFoundError):  # the working directory has been removed
         here = Path.cwd()
         if is_others(here):
@@ -280,9 +268,9 @@ _AS_OF: dict[Path, tuple[int, int]] = {}
 
 
 def _module_of_file(name: str, *, first: bool) -> ModuleType:
-    """Import a file as a module with the file's name, by which loader workers find the dataset's class again.
+    """Import a file under its own name, by which loader workers find the dataset's class again.
 
-    Unless `first`, a digest of the path is appended to the module's name if a different module already has that name.
+    Unless `first`, a digest of the path is appended if the name is taken.
     """
     path = Path(name).resolve()
     path = path if path.is_file() else _FOUND.get(name, path)

@@ -136,7 +136,6 @@ class NoiseResult:
         return found
 
     def _limits(self) -> list[str]:
-        """Return lines that say how to read the tables and how precise their numbers are."""
         pairs, (low, high) = self.deviation_pairs.value, _ends(self.deviation_pairs)
         drift = format_two_digits(100 * drift_of(self.deviation_launches))
         shortest, longest = ((end / pairs) ** 2 if pairs else 1 for end in (low, high))
@@ -229,21 +228,16 @@ def noise_of(
 
 
 def _over_rounds(twins: Sequence[CaseRun]) -> float:
-    """Return the standard deviation of the log step time across rounds.
-
-    The result is the root mean square of the two cases' standard deviations.
-    """
+    """Return the root mean square, over the twins, of the log step time's standard deviation across rounds."""
     deviations = [deviation([math.log(one.step_s) for one in case.timings]) for case in twins]
     return math.sqrt(sum(value**2 for value in deviations) / len(deviations))
 
 
 def _spread(both: Sequence[tuple[Timing, Timing]]) -> float:
-    """Return the standard deviation, over rounds, of the log ratio of the two step times within a round."""
     return deviation([math.log(mine.step_s / other.step_s) for mine, other in both])
 
 
 def _launches_s(twins: Sequence[CaseRun], shared: Collection[TimingKey]) -> float:
-    """Return the mean wall time of a round's two launches together, in seconds, over the rounds in `shared`."""
     walls = [
         launch.wall_s
         for case in twins
@@ -266,7 +260,6 @@ class _Plan:
     """Lag-1 correlation of rounds, at least 0."""
 
     def within(self, seconds: float) -> ResolvedIn:
-        """Return the smallest change that each way of comparing can show within this measuring time."""
         return ResolvedIn(
             seconds=seconds,
             in_turn=self._in_turn().resolved_in(seconds),
@@ -275,7 +268,6 @@ class _Plan:
         )
 
     def time_for(self, change: float) -> TimeFor:
-        """Return the measuring time that each way of comparing needs to show this change."""
         sweep, runs = (
             rounds if rounds is not None and rounds <= MOST_ROUNDS else None
             for rounds in (rounds_to_resolve(change, way) for way in (self._in_one_sweep, self._by_two_runs))
@@ -303,7 +295,6 @@ class _Plan:
 
 
 def _rounds_of_a_sweep(seconds: float, round_s: float) -> int:
-    """Return the number of rounds that fit into `seconds`, at most `MOST_ROUNDS`."""
     return min(rounds_in(seconds, round_s), MOST_ROUNDS)
 
 

@@ -174,18 +174,13 @@ def recovered_of(number: int, ranks: Sequence[RankRecovery], case: Case) -> Reco
 
 
 def _again_ns(step: int, group: Sequence[Gang], ends: Mapping[int, int]) -> int | None:
-    """Return the moment (ns) at which a gang had repeated the steps lost in the failure; None if it never did.
-
-    If the last snapshot was made right before the failure, no step is lost. The result is then the moment at which the
-    gang was ready to continue.
-    """
+    """Return when (ns) a gang had repeated the lost steps; if none was lost, when it was ready."""
     if group[0].step == step:
         return max(each.ready_ns for each in group) if ends else None
     return ends.get(step - 1)
 
 
 def _gangs(ranks: Sequence[RankRecovery]) -> dict[int, list[Gang]]:
-    """Return the `Gang` records of all ranks, grouped by the gang's number."""
     found: dict[int, list[Gang]] = {}
     for gang in sorted((gang for rank in ranks for gang in rank.gangs), key=lambda gang: gang.number):
         found.setdefault(gang.number, []).append(gang)
@@ -193,14 +188,12 @@ def _gangs(ranks: Sequence[RankRecovery]) -> dict[int, list[Gang]]:
 
 
 def _kept(gangs: Mapping[int, Sequence[Gang]]) -> dict[int, tuple[int, float]]:
-    """Return, by gang, the range of its steps that no later gang repeated."""
     firsts = [(number, group[0].step) for number, group in gangs.items()]
     nexts = [step for _, step in firsts[1:]] + [math.inf]
     return {number: (step, until) for (number, step), until in zip(firsts, nexts, strict=True)}
 
 
 def _ends(rank: RankRecovery, gangs: Iterable[int]) -> dict[int, dict[int, int]]:
-    """Return the end of each of a rank's steps, in ns, by gang and by the step's number."""
     found: dict[int, dict[int, int]] = {number: {} for number in gangs}
     for each in rank.trained:
         if each.gang in found:
@@ -211,10 +204,6 @@ def _ends(rank: RankRecovery, gangs: Iterable[int]) -> dict[int, dict[int, int]]
 def _places(
     ranks: Sequence[RankRecovery], kept: Mapping[int, tuple[int, float]], local_batch: int
 ) -> tuple[int, int, int]:
-    """Return the number of uses of samples, the number of different samples, and the highest position of a sample.
-
-    Steps that a later gang repeated are left out.
-    """
     places = distinct = end = 0
     for first, until in sorted(_runs(ranks, kept, local_batch)):
         places += until - first
@@ -226,7 +215,6 @@ def _places(
 def _runs(
     ranks: Sequence[RankRecovery], kept: Mapping[int, tuple[int, float]], local_batch: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of samples, [first, end), used by steps that no later gang repeated."""
     for each in (each for rank in ranks for each in rank.trained):
         _, until = kept.get(each.gang, (0, 0))
         left = int(min(len(each.ends_ns), max(0, until - each.first))) * local_batch
@@ -238,7 +226,6 @@ def _runs(
 
 
 def _snapshots(ranks: Sequence[RankRecovery]) -> list[list[Snapshot]]:
-    """Return the ranks' records of snapshots, grouped by snapshot, in the order of gangs and steps."""
     groups: dict[tuple[int, int], list[Snapshot]] = {}
     for each in (each for rank in ranks for each in rank.snapshots):
         groups.setdefault((each.gang, each.step), []).append(each)
@@ -250,7 +237,7 @@ def _length_s(group: Sequence[Snapshot]) -> float:
 
 
 def _durations(rank: RankRecovery, gang: int) -> list[tuple[int, int, float]]:
-    """Return the number, begin (ns) and duration (s) of each step of a gang, without the time for snapshots."""
+    """Return number, begin (ns) and duration (s) of each of a gang's steps, without snapshot time."""
     found: list[tuple[int, int, float]] = []
     for each in rank.trained:
         if each.gang != gang:
@@ -264,7 +251,7 @@ def _durations(rank: RankRecovery, gang: int) -> list[tuple[int, int, float]]:
 
 
 def _pace(rank: RankRecovery, gang: Gang, case: Case) -> GangPace:
-    """Return a gang's pace. Steps up to its first snapshot are left out if enough others remain."""
+    """Return a gang's pace, if possible without the steps up to its first snapshot."""
     steps = [length for _, _, length in _durations(rank, gang.number)]
     counted = steps[case.snapshot_every :] if len(steps) >= case.snapshot_every + WINDOW_STEPS[0] else steps
     step_s = math.fsum(counted) / len(counted) if counted else math.nan
@@ -276,7 +263,6 @@ def _pace(rank: RankRecovery, gang: Gang, case: Case) -> GangPace:
 
 
 def _losses(ranks: Sequence[RankRecovery], kept: Mapping[int, tuple[int, float]]) -> list[float]:
-    """Return the job's loss in each step that no later gang repeated."""
     found: list[float] = []
     for number, (first, until) in kept.items():
         by_rank: list[list[float]] = []
@@ -293,7 +279,7 @@ def _losses(ranks: Sequence[RankRecovery], kept: Mapping[int, tuple[int, float]]
 def _parts(
     failure: Failure, gangs: Mapping[int, Sequence[Gang]], final: int, again_ns: int
 ) -> dict[str, float]:
-    """Return the seconds of each of `PARTS`. A part ends when it has ended for the last rank or agent."""
+    """Return the seconds of each of `PARTS`; a part ends when its last rank or agent ends it."""
     group = gangs[final]
     first = gangs[min(number for number in gangs if number > failure.gang)]
     noticed = [
@@ -316,7 +302,7 @@ def _parts(
 
 
 def _built_s(group: Sequence[Gang]) -> float | None:
-    """Return the seconds that a gang's slowest rank took to make the model and the replica; None if not recorded."""
+    """Return the seconds in which the slowest rank built model and replica; None if not recorded."""
     known = [each.built_ns for each in group if each.built_ns is not None]
     return max(known) / 1e9 if len(known) == len(group) else None
 
@@ -324,7 +310,6 @@ def _built_s(group: Sequence[Gang]) -> float | None:
 def _regained_s(
     failure: Failure, rank: RankRecovery, gang: int, before: GangPace, case: Case
 ) -> float | None:
-    """Return the seconds from the failure until training is back at its pace (`Recovered.regained_s`)."""
     steps = _durations(rank, gang)
     rest = list(itertools.accumulate(length for _, _, length in reversed(steps)))[::-1]
     for index in range(len(steps) - window_of(before.step_s) + 1):
@@ -453,6 +438,5 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _median(values: Iterable[float | None]) -> Interval | None:
-    """Return the median of these values of launches, with its 95 % interval; None if no value is known."""
     known = [value for value in values if value is not None]
     return median_launch(known) if known else None

@@ -125,7 +125,7 @@ def quick_timing(directory: LaunchDir, address: Address, sessions: Sessions = UN
 
 
 def _quick_blocks(path: Path, address: Address, outcome: LaunchOutcome) -> dict[int, BlockTimes] | None:
-    """Return a rank's timed blocks by index; None if the file belongs to a different launch.
+    """Return a rank's timed blocks; None if the file belongs to another launch.
 
     Raises:
         ValueError: a block is damaged.

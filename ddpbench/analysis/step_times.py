@@ -35,7 +35,7 @@ def rank_times(cases: Sequence[CaseRun]) -> Iterator[RankTimes]:
 
 
 def _steps_ns(case: CaseRun) -> dict[int, NDArray[np.int64]]:
-    """Return the timed steps of each rank in all launches, by rank, nanoseconds. Ranks without steps are left out."""
+    """Return each rank's timed steps in all launches (ns), without ranks that have none."""
     found: defaultdict[int, list[NDArray[np.int64]]] = defaultdict(list)
     for launch in case.good:
         start = 0
@@ -47,7 +47,6 @@ def _steps_ns(case: CaseRun) -> dict[int, NDArray[np.int64]]:
 
 
 def _servers(case: CaseRun, steps_ns: Mapping[int, NDArray[np.int64]]) -> tuple[int, ...]:
-    """Return the ranks that have a process but no training steps, such as a parameter server."""
     processes = max(launch.processes for launch in case.good)
     return tuple(rank for rank in range(processes) if rank not in steps_ns)
 
@@ -55,10 +54,7 @@ def _servers(case: CaseRun, steps_ns: Mapping[int, NDArray[np.int64]]) -> tuple[
 def _roles(
     steps_ns: Mapping[int, NDArray[np.int64]], parts: Mapping[int, Mapping[str, float]]
 ) -> dict[int, str]:
-    """Return the ranks to include, each with its role.
-
-    Ranks are ordered by their own computation, or by their median step if the computation of some rank is unknown.
-    """
+    """Return the ranks to draw with their roles, ordered by computation or, if unknown, by median step."""
     if len(steps_ns) <= MOST_RANKS:
         return dict.fromkeys(steps_ns, "")
     known = parts.keys() >= steps_ns.keys()

@@ -114,7 +114,6 @@ that a package's command may have an argument named `run`.
 
 
 def _keep_function(parser: argparse.ArgumentParser) -> None:
-    """Move the default `run` of a package's parser, and of its subparsers, to `_FUNCTION`."""
     function = parser._defaults.pop("run", None)
     if function is not None:
         parser.set_defaults(**{_FUNCTION: function})
@@ -128,7 +127,6 @@ def _keep_function(parser: argparse.ArgumentParser) -> None:
 
 
 def _installed_commands(known: Iterable[str]) -> str:
-    """Return the help's lines about commands of installed packages, without `known` names; empty if there are none."""
     lines = [
         f"  {on_one_line(name)}  {on_one_line(words)}\n" for name, words in listed("command", known).items()
     ]
@@ -154,10 +152,7 @@ _PATIENCE_S = 1.0
 
 
 def _end_without_threads(code: int) -> None:
-    """Make sure that the process ends with this code, even if non-daemon threads or processes still run.
-
-    The user's files or packages may have started such threads, and Python would wait for them at exit.
-    """
+    """End with this code even if threads or processes that the user's files started still run."""
     if not _left_running():
         return
 
@@ -177,14 +172,12 @@ def _end_without_threads(code: int) -> None:
 
 
 def _left_running() -> list[Any]:
-    """Return the non-daemon threads and processes, for which Python would wait at exit."""
     processes = sys.modules.get("multiprocessing.process")
     threads = [one for one in threading.enumerate() if one is not threading.main_thread()]
     return [one for one in (*threads, *(processes.active_children() if processes else ())) if not one.daemon]
 
 
 def _whose(one: Any) -> str:
-    """Return a phrase that names a thread or process and, if known, the user's file that started it."""
     if not isinstance(one, threading.Thread):
         return f"the process {one.name}"
     from ddpbench.user_files import file_of_thread
@@ -214,7 +207,7 @@ def run(argv: list[str] | None = None) -> int:
 
 
 def _ended(argv: list[str] | None) -> int:
-    """Run a command and return its exit code. A BrokenPipeError is passed on to `run`."""
+    """Run a command and return its exit code; a BrokenPipeError is passed on to `run`."""
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # under nohup it is ignored: leave it so
         signal.signal(signal.SIGHUP, _interrupt)
@@ -261,7 +254,7 @@ def _code(error: DdpbenchError) -> int:
 
 
 def _function(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
-    """Return the function that carries out the given command.
+    """Return the function that carries out the command.
 
     Raises:
         RequestError: the command is from an installed package and sets no function.
@@ -277,10 +270,7 @@ def _function(arguments: argparse.Namespace) -> Callable[[argparse.Namespace], i
 
 
 def _explained(error: OSError) -> int:
-    """Print an error of the operating system, and return the exit code.
-
-    The code is 2 if the error concerns a file that the user named, otherwise 1.
-    """
+    """Print the error; return 2 if it concerns a file that the user named, otherwise 1."""
     from ddpbench.records import explain_os_error, explain_unreadable
 
     _give_up_output()
@@ -296,7 +286,7 @@ def _explained(error: OSError) -> int:
 
 
 def _flush_output() -> None:
-    """Flush standard output now, so that a failure is reported. At exit, Python would only exit with code 120.
+    """Flush standard output now: at exit, a failure would only give the exit code 120.
 
     Raises:
         DdpbenchError: standard output cannot be written, for example on a full disk.
@@ -313,14 +303,13 @@ def _flush_output() -> None:
 
 
 def _tell(sentence: str) -> None:
-    """Print a sentence that says what went wrong to standard error."""
     with _guarded_stderr():
         say(sentence, sys.stderr)
 
 
 @contextlib.contextmanager
 def _guarded_stderr() -> Iterator[None]:
-    """Ignore failed writes to standard error, as on a full disk, because the exit code still reports the outcome."""
+    """Ignore failed writes to standard error, because the exit code still reports the outcome."""
     try:
         yield
     except BrokenPipeError:
@@ -330,7 +319,7 @@ def _guarded_stderr() -> Iterator[None]:
 
 
 def _give_up_output() -> None:
-    """Redirect unwritable standard streams to /dev/null. Otherwise Python would retry at exit and end with code 120."""
+    """Redirect unwritable streams to /dev/null. Otherwise Python retries at exit and ends with code 120."""
     for descriptor, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
             stream.flush()
@@ -346,10 +335,10 @@ _NO_MEMORY = ("failed to map segment", "annot allocate memory", "cannot create s
 
 
 def _check_address_space() -> None:
-    """Refuse an address-space limit that is too low to load libraries.
+    """Check the address-space limit.
 
     Raises:
-        RequestError: the limit is too low.
+        RequestError: the limit is too low to load libraries.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE:
@@ -367,7 +356,7 @@ _MOST_DIGITS = 9
 
 
 def _check_environment(env: Mapping[str, str]) -> None:
-    """Refuse environment variables that would make NumPy, Matplotlib or Rich end a command with a traceback.
+    """Check variables that would end NumPy, Matplotlib or Rich with a traceback.
 
     Raises:
         RequestError: a variable's value cannot be used; the message names the variable.
@@ -390,7 +379,7 @@ def _check_environment(env: Mapping[str, str]) -> None:
 
 
 def _check_readable(word: str) -> None:
-    """Refuse a command-line argument that cannot be a file, setting or message.
+    """Check that an argument can be a file, setting or message.
 
     Raises:
         RequestError: the argument has a NUL or bytes that are not UTF-8, or the locale cannot decode it.
@@ -406,7 +395,7 @@ def _check_readable(word: str) -> None:
 
 
 def _is_utf8(word: str) -> bool:
-    """Return whether an argument's bytes are UTF-8, whichever encoding Python used to decode them."""
+    """Return whether an argument's bytes are UTF-8, however Python decoded them."""
     try:
         os.fsencode(word).decode("utf-8")
     except UnicodeError:
@@ -415,8 +404,6 @@ def _is_utf8(word: str) -> bool:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that prints messages in the style of ddpbench, and keeps every value of a repeated flag."""
-
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         for name in (None, "store"):
@@ -431,7 +418,6 @@ class _Parser(argparse.ArgumentParser):
         return super()._get_values(action, arg_strings)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """Refuse a value that is not among the choices, and name the nearest choice."""
         if action.choices is not None and value not in action.choices:
             choices = [*map(str, action.choices)]
             if action.dest == "command":
@@ -440,7 +426,7 @@ class _Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"invalid choice {shortened(value)}; {advice}")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the arguments. Errors about unknown arguments of a subcommand name the subcommand."""
+        """Parse the arguments; errors about unknown ones name the subcommand."""
         words = [*(sys.argv[1:] if args is None else args)]
         if words and self._is_unknown_flag(words[0]):  # argparse would only say that a command is missing
             self.error(f"unrecognized arguments: {words[0]}")
@@ -460,13 +446,12 @@ class _Parser(argparse.ArgumentParser):
         return known
 
     def _is_unknown_flag(self, word: str) -> bool:
-        """Return whether a word is a flag that this parser does not know, not even by an abbreviation."""
         flag, known = word.partition("=")[0], self._option_string_actions
         is_flag = word.startswith("-") and bool(flag.strip("-"))
         return is_flag and flag[:2] not in known and not any(one.startswith(flag) for one in known)
 
     def error(self, message: str) -> NoReturn:
-        """Print the error without the usage. The usage of a command with many options would hide the error."""
+        """Print the error without the usage, whose length would hide the error."""
         self.exit(exit_codes.REQUEST, f"{self.prog}: error: {message}\nFor all options: {self.prog} --help\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:

@@ -108,7 +108,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _removed_if_refused(out: Path) -> Iterator[None]:
-    """If the body raises a RequestError, remove the folder `out`, unless it existed before or is not empty."""
+    """Remove `out` on a RequestError, unless it existed before or is not empty."""
     from ddpbench.errors import RequestError
 
     made_here = not out.exists()
@@ -130,8 +130,6 @@ def _worst(changes: Sequence[Change]) -> Change | None:
 
 
 class _Quiet:
-    """Prints the events of a comparison, but nothing about individual rounds."""
-
     def begun(self, out: Path) -> None:
         """Do nothing."""
 

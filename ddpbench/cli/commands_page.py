@@ -45,7 +45,6 @@ def page() -> str:
 
 
 def _shared() -> dict[str, argparse.Action]:
-    """Return the arguments that `ddpbench.cli.flags` defines for several commands, by argument name."""
     parser = argparse.ArgumentParser(add_help=False)
     flags.experiment(parser)
     flags.run_dir(parser)
@@ -56,7 +55,6 @@ def _shared() -> dict[str, argparse.Action]:
 
 
 def _repeats(action: argparse.Action, shared: Mapping[str, argparse.Action]) -> bool:
-    """Return whether an argument has the same help as the shared argument of that name, apart from `, such as ...`."""
     same = shared.get(_name(action))
     return same is not None and _stem(action) == _stem(same)
 
@@ -66,7 +64,7 @@ def _stem(action: argparse.Action) -> str:
 
 
 def _meanings(actions: Iterable[argparse.Action]) -> dict[str, str]:
-    """Return the meaning of each argument by name. Arguments with the same meaning share an entry."""
+    """Return the meanings by name; arguments with the same meaning share an entry."""
     called: dict[str, list[str]] = {}
     for action in actions:
         called.setdefault(" ".join((action.help or "").replace("%%", "%").split()), []).append(
@@ -80,7 +78,6 @@ def _list(meanings: Mapping[str, str]) -> str:
 
 
 def _usage(name: str, parser: argparse.ArgumentParser, optional: Sequence[argparse.Action]) -> str:
-    """Return a command's usage: its name, required and positional arguments, and the flags in `optional`."""
     words = ["ddpbench", name]
     for action in parser._actions:
         value = _value(action)

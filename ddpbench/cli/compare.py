@@ -123,7 +123,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_drift(arguments: argparse.Namespace) -> None:
-    """Refuse flags that apply only if the two sides were measured at different times.
+    """Refuse flags for sides measured at different times.
 
     Raises:
         RequestError: such a flag was given.
@@ -165,7 +165,7 @@ def _of_two(arguments: argparse.Namespace) -> Changes:
 
 
 def _interleaved(arguments: argparse.Namespace) -> Changes:
-    """Measure two sides alternately (interleaved), and compare them.
+    """Measure two sides interleaved, and compare them.
 
     Raises:
         RequestError: an argument names no side, or a side cannot start.
@@ -213,8 +213,6 @@ def _interleaved(arguments: argparse.Namespace) -> Changes:
 
 
 class _Lines:
-    """Prints the progress of an interleaved comparison on standard error."""
-
     def __init__(self) -> None:
         self.out: Path | str = ""
         self.rounds = 0
@@ -234,7 +232,7 @@ class _Lines:
 
 
 def _publish(changes: Changes, arguments: argparse.Namespace) -> int:
-    """Print and write the comparison as requested. Return 1 if `--fail-on` applies or no case can be judged, else 0."""
+    """Return 1 if `--fail-on` applies or no case can be judged, else 0."""
     from dataclasses import replace
 
     from ddpbench.analysis.regression.wording import failing, judged_any, markdown, to_json, why_failing

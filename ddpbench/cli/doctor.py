@@ -138,5 +138,4 @@ def _cleaned(finding: CheckResult) -> CheckResult:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Wrap text into lines. A word longer than a line, such as a path, is not broken, so that it can be copied."""
     return textwrap.wrap(text, max(width, 20), break_long_words=False, break_on_hyphens=False)

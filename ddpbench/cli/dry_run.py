@@ -77,7 +77,6 @@ def table(prepared: Prepared, width: int) -> list[str]:
 
 
 def _claims(prepared: Prepared, width: int) -> list[str]:
-    """Return a line for each claim: how many pairs of cases decide it, and how many of them will not run as planned."""
     claims = prepared.plan.claims
     entries = {entry.case.case_id: entry for entry in prepared.plan.cases}
     lines = ["", f"claims: {len(claims)}"] if claims else []
@@ -114,7 +113,6 @@ def launches(prepared: Prepared, catalog: Catalog) -> Iterator[str]:
 
 
 def _order_words(prepared: Prepared) -> str:
-    """Return a phrase that names the seed of the printed order."""
     seed = prepared.experiment.budget.seed
     if prepared.draws_seed:
         return (
@@ -148,13 +146,11 @@ def _marks(entry: PlannedCase) -> list[str]:
 
 
 def _unknown(prepared: Prepared, entry: PlannedCase) -> bool:
-    """Return whether the step time of a case is unknown."""
     case = entry.case
     return is_unknown(case, prepared.plan.tried.get(case.workload_with_options))
 
 
 def _memory(prepared: Prepared) -> str:
-    """Return a phrase that says how much memory the largest case needs at least; empty if this is unknown or little."""
     known = [(least_bytes(entry.case) or 0, entry.case) for entry in prepared.plan.runnable]
     most, case = max(known, key=lambda one: one[0], default=(0, None))
     if case is None or most < _MUCH_BYTES:
@@ -164,7 +160,6 @@ def _memory(prepared: Prepared) -> str:
 
 
 def _total(prepared: Prepared) -> str:
-    """Return a phrase that gives the estimated total time, for the fewest and for the most rounds."""
     plan, budget = prepared.plan, prepared.experiment.budget
     unknown = [entry.case.workload for entry in plan.runnable if _unknown(prepared, entry)]
     drawn_s = report_s(len(plan.cases))
@@ -194,7 +189,6 @@ def _total(prepared: Prepared) -> str:
 
 
 def _left(prepared: Prepared) -> str:
-    """Return a phrase that says how many launches are done, and how long the rest of the `rounds_min` rounds takes."""
     done = Done(prepared.run, prepared.plan)
     done.read()
     left_s = prepared.plan.left_s(done, shared=own_environment_allows_sharing())
@@ -205,7 +199,6 @@ def _left(prepared: Prepared) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    """Return an estimated duration as text. From 10 s on, it is rounded up to whole seconds."""
     return format_seconds(math.ceil(seconds) if seconds >= 10 else round(seconds, 1))
 
 

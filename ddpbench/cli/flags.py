@@ -35,7 +35,6 @@ class Given(argparse.Action):
         setattr(namespace, self.dest, values)
 
     def _repeated(self, namespace: argparse.Namespace) -> bool:
-        """Return whether this flag was given before, and record that it is given now."""
         given: set[str] = namespace.__dict__.setdefault("_given", set())
         again = bool(self.option_strings) and self.option_strings[0] in given
         given.update(self.option_strings[:1])
@@ -60,16 +59,9 @@ class Joined(Given):
 
 
 class _Setting(Given):
-    """Adds `--set KEY=VALUE` to the overrides, and refuses a second value for the same key."""
-
     def __call__(
         self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
     ) -> None:
-        """Add the setting.
-
-        Raises:
-            ArgumentError: the setting already has a different value.
-        """
         self._add(namespace, values)
 
     def _add(self, namespace: argparse.Namespace, setting: str) -> None:
@@ -88,8 +80,6 @@ class _Setting(Given):
 
 
 class _Workload(_Setting):
-    """Adds `--workload NAME` to the overrides, as the setting `base.workload=NAME`."""
-
     hint = 'for several workloads give an axis: --set \'axes.workload=["NAME", "NAME"]\''
 
     def __call__(

@@ -77,13 +77,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _lines(statements: list[ast.stmt]) -> str:
-    """Return the lines of consecutive statements: `line 26`, or `lines 8 to 12`."""
     first, last = statements[0].lineno, statements[-1].end_lineno
     return f"line {first}" if first == last else f"lines {first} to {last}"
 
 
 def _tried(script: Script, written: Written, source: str) -> tuple[bool, str]:
-    """Try a step of the class; return whether it works, and a sentence to print about it."""
     from ddpbench.errors import DdpbenchError
     from ddpbench.launch.own_class import can_guard
     from ddpbench.launch.own_class.trial import trial_of

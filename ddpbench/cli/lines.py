@@ -179,11 +179,11 @@ def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
 
 
 def _least(label: str) -> int:
-    """Return the smallest width at which no word of a case's name has to be broken."""
+    """Return the smallest width at which no word of a case's name is broken."""
     return max((len(word) + 2 for word in _held(label).split(" ")), default=0)
 
 
 def _held(text: str) -> str:
-    """Replace spaces that must not break (after a number, in a quoted word of a command line) with no-break spaces."""
+    """Use no-break spaces after numbers and in quoted words of a command line."""
     held = _QUOTED_WORD.sub(lambda word: word[0].replace(" ", _NO_BREAK), text)
     return re.sub(r"(?<=\d) (?=[^\s\d])", _NO_BREAK, held)

@@ -64,7 +64,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _sections() -> dict[str, dict[str, str]]:
-    """Return the printed lists: for each title, names with their descriptions."""
     from ddpbench.collectives import NAMES as ALGORITHMS
     from ddpbench.collectives import TABLE as COLLECTIVES
     from ddpbench.installed import listed
@@ -84,10 +83,7 @@ def _sections() -> dict[str, dict[str, str]]:
 
 
 def _hidden(commands: Iterable[str]) -> list[str]:
-    """Return sentences about packages' names that cannot be used, because ddpbench has the same names.
-
-    `commands` are ddpbench's commands.
-    """
+    """Name packages' entries that cannot be used, because ddpbench has the same names."""
     from ddpbench.installed import hidden
     from ddpbench.launch.shipped_names import hidden_names
 
@@ -99,7 +95,6 @@ def _summaries(table: Mapping[str, Entry]) -> dict[str, str]:
 
 
 def _folded(section: Mapping[str, str]) -> dict[str, str]:
-    """Return a section with one entry for all sizes of a name (`NAME:SIZE`) that have the same description."""
     sizes: dict[tuple[str, str], list[str]] = {}
     for name, summary in section.items():
         head, _, size = name.partition(":")

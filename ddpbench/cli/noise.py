@@ -125,7 +125,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _asked(arguments: argparse.Namespace) -> dict[str, list[float]]:
-    """Return the requested times and changes as arguments of `noise_of`; empty if none were requested.
+    """Return the requested times and changes as arguments of `noise_of`.
 
     Raises:
         RequestError: a change is not above 0.

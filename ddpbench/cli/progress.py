@@ -95,9 +95,9 @@ class LineListener(Listener):
         self._running = False
 
     def _left(self) -> str:
-        """Return a phrase for the expected time left; empty below one second.
+        """Return the expected time left as a phrase; empty below one second.
 
-        If the current launch takes longer than expected, the time for the launches after it is not reduced.
+        A late launch does not shorten the time for the launches after it.
         """
         after = max(0, self._total - self._done - self._running)
         left_s = max(self._left_s - (self._clock() - self._since), self._left_s * after / (after + 1))

@@ -65,7 +65,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _formats(text: str) -> frozenset[str]:
-    """Return the formats in a comma-separated list such as `svg,pdf`.
+    """Return the formats in a list such as `svg,pdf`.
 
     Raises:
         RequestError: the list is empty, or a format is unknown.

@@ -47,10 +47,7 @@ def resolution_words(plan: Plan, *, shared: bool = False) -> str:
 
 
 def _rounds_within(plan: Plan, *, shared: bool) -> int:
-    """Return how many rounds fit into `budget.total`, at most `rounds_max`.
-
-    If times are unknown, all rounds are assumed to fit.
-    """
+    """Return the rounds that fit into `budget.total`, all of them if times are unknown."""
     budget = plan.budget
     if any(
         is_unknown(entry.case, plan.tried.get(entry.case.workload_with_options)) for entry in plan.runnable

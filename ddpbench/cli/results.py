@@ -51,11 +51,7 @@ def print_results(summary: RunSummary, *, quiet: bool = False) -> None:
 
 
 def _marked(summary: RunSummary) -> pd.DataFrame:
-    """Return the run's cases for its table.
-
-    A case whose numbers must be wrong gets a status that says so, and no numbers. If a framework other than torch
-    computes a case's model, the case has no speed-up and no efficiency, because its base case uses torch.
-    """
+    """Return the cases without numbers that must be wrong, and without speed-ups over another framework."""
     frame = summary.cases.copy()
     wrong = frame["case_id"].isin(list(summary.conclusions.checks.withheld)) & (frame["status"] == "ok")
     foreign = frame["case_id"].map(lambda one: traits_of(summary.planned[one]).engine != "torch").astype(bool)
@@ -170,7 +166,6 @@ def _head(targets: Sequence[float]) -> list[str]:
 
 
 def _results(record: Mapping[str, Any], *, to_loss: bool) -> list[str]:
-    """Return a case's results as texts, one per column of the table; empty for an unknown result."""
     low, high = record["samples_per_s_ci_low"], record["samples_per_s_ci_high"]
     return [
         _number(record["samples_per_s"]),

@@ -117,7 +117,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _asked_for(arguments: argparse.Namespace) -> Submission:
-    """Return the submission that the flags describe: a new one, or an existing one with the flags applied.
+    """Return the new or existing submission that the flags describe.
 
     Raises:
         RequestError: the flags contradict each other, or do not apply.
@@ -218,10 +218,9 @@ def _submit(submission: Submission, *, detach: bool, retry_failed: bool) -> int:
 def _written(
     submission: Submission, room: Mapping[int, float], *, asked: bool, retry_failed: bool
 ) -> Follower:
-    """Write the submission, check that Slurm would accept its jobs, and return an object that follows these jobs.
+    """Write the submission, check that Slurm would accept it, and return its follower.
 
-    `room` maps each job's number of nodes to its time limit in seconds. `asked` says whether the user requested a
-    partition.
+    `room` maps numbers of nodes to time limits (seconds); `asked` says whether the user requested a partition.
 
     Raises:
         RequestError: Slurm refuses a job, or no partition has room for it.
@@ -246,10 +245,7 @@ def _written(
 
 
 def _without_script(error: BaseException) -> BaseException:
-    """Return the error, or a reworded error if Slurm refused a job script.
-
-    The reworded error also says that the script was removed, and how to print it.
-    """
+    """Say, if Slurm refused a script, that the script was removed and how to print it."""
     from ddpbench.errors import RequestError
 
     if isinstance(error, RequestError) and _REFUSED in str(error):
@@ -258,7 +254,6 @@ def _without_script(error: BaseException) -> BaseException:
 
 
 def _say_left(submission: Submission) -> None:
-    """Print that the jobs are still running, and how to follow or end them."""
     from ddpbench.text_safety import command
 
     jobs = [size.jobs[-1].job_id for size in submission.sizes if size.jobs]
@@ -273,7 +268,7 @@ def _say_left(submission: Submission) -> None:
 def _check_room(room: Mapping[int, float], chosen: Mapping[int, str]) -> None:
     """Check that each job fits its partition, because Slurm also accepts jobs that can never start.
 
-    `room` has the time limits in seconds, and `chosen` the partitions, both by number of nodes.
+    `room` (seconds) and `chosen` are by number of nodes.
 
     Raises:
         RequestError: a job does not fit.
@@ -286,7 +281,7 @@ def _check_room(room: Mapping[int, float], chosen: Mapping[int, str]) -> None:
 
 
 def _explain(error: RequestError, room: Mapping[int, float]) -> None:
-    """Raise a better error if Slurm refused a job because the default partition has no room for it.
+    """Explain a refusal that is due to the default partition.
 
     Raises:
         RequestError: the default partition has no room; Slurm's message follows.
@@ -302,7 +297,7 @@ def _explain(error: RequestError, room: Mapping[int, float]) -> None:
 
 
 def _make(path: Path) -> Made:
-    """Create the submission's directory if it is missing, so that it can be locked. The returned object can undo this.
+    """Create the submission's directory, so that it can be locked; the result can undo this.
 
     Raises:
         OutputError: the directory cannot be created, holds something else, or could be replaced by another user.
@@ -325,10 +320,7 @@ def _make(path: Path) -> Made:
 
 
 def _report(submission: Submission) -> int:
-    """Make one report about all numbers of nodes that have measurements.
-
-    Return 0 if all cases are ok or skipped, else 1.
-    """
+    """Report on all numbers of nodes; return 0 if all cases are ok or skipped, else 1."""
     import ddpbench
     from ddpbench.cli.results import say_outdated, sentences, table
     from ddpbench.errors import IdentityError
@@ -373,8 +365,6 @@ def _report(submission: Submission) -> int:
 
 
 class _Lines:
-    """Prints a submission's progress on standard error: changes of state at once, numbers of launches now and then."""
-
     def __init__(self, submission: Submission) -> None:
         self._planned = {}
         for size in submission.sizes:
@@ -386,7 +376,6 @@ class _Lines:
         self._said: dict[int, tuple[str, int]] = {}
 
     def state(self, size: SubmittedSize, words: str, launches: int) -> None:
-        """Print the state if it changed, or if 5 % of the launches were made since the last printed line."""
         planned = self._planned.get(size.shape.nodes, 0)
         before, then = self._said.get(size.shape.nodes, ("", -1))
         if words == before and launches - then < max(1, planned // 20):
@@ -395,5 +384,4 @@ class _Lines:
         say(f"{size.name}: {words}; {launches} of up to {planned} launches", sys.stderr)
 
     def event(self, sentence: str) -> None:
-        """Print the event."""
         say(sentence, sys.stderr)

@@ -104,10 +104,7 @@ def _dry_run(request: SweepRequest, *, as_json: bool, verbose: bool) -> int:
 
 
 def _finished_for(prepared: Prepared) -> str:
-    """Return why a resumed run has no launches left; empty if launches are left.
-
-    Also empty for a new run, with `retry_failed`, and for a packed run, which would have to be unpacked first.
-    """
+    """Return why a resumed run has no launches left; empty if some are left, or if that is not known."""
     from ddpbench.launch.listener import Listener
     from ddpbench.launch.sweep.identification import check_resumable
     from ddpbench.launch.sweep.progress import Progress
@@ -123,7 +120,6 @@ def _nothing_left(prepared: Prepared) -> str:
 
 
 def _describe(prepared: Prepared) -> None:
-    """Print on standard error which cases are about to run."""
     plan, experiment = prepared.plan, prepared.experiment
     say(f"{experiment.name}: {experiment.question}".rstrip(": "), sys.stderr)
     say(f"{counted(len(plan.runnable), 'case')} to run, into {prepared.run.path}", sys.stderr)
@@ -186,10 +182,7 @@ def _report_again(prepared: Prepared, reason: str, *, quiet: bool) -> tuple[Swee
 
 
 def _carry_out(prepared: Prepared, console: Console, *, quiet: bool) -> tuple[SweepResult, Path, RunSummary]:
-    """Print what is about to run, measure, and write the report; if interrupted, print how to resume.
-
-    If `quiet`, print only warnings and how to resume.
-    """
+    """Measure and report; if interrupted, print how to resume."""
     import ddpbench
     from ddpbench.cli.progress import listening, only_warnings
     from ddpbench.errors import LaunchError, OutputError
@@ -237,10 +230,7 @@ def _resuming(run: RunDir) -> str:
 
 
 def _reason(error: LaunchError | OSError, run: RunDir) -> str:
-    """Return a phrase that describes the error that ended a sweep.
-
-    It is empty for a closed pipe or an unreadable file, which `cli.run` reports for every command.
-    """
+    """Describe the error that ended a sweep; empty for errors that `cli.run` reports for every command."""
     from ddpbench.records import explain_os_error, explain_unreadable
 
     if not isinstance(error, OSError):
@@ -251,10 +241,6 @@ def _reason(error: LaunchError | OSError, run: RunDir) -> str:
 
 
 def _print_end(result: SweepResult, page: Path, start: float | None) -> None:
-    """Print the path of the report, after a line on how much of the time since `start` was spent in steps.
-
-    The line is left out if `start` is None or no launch was made.
-    """
     share = result.measured_share
     if start is not None and share is not None and result.launches:
         seconds = time.monotonic() - start

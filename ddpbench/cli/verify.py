@@ -132,10 +132,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _promises(verdicts: Sequence[ProofVerdict]) -> list[str]:
-    """Return a line that explains each promise of the verified cases, except the usual promise `gradients`.
-
-    Promises of cases that failed or were skipped are left out.
-    """
     from ddpbench.strategies import PROMISES
 
     kept = {one.promise for one in verdicts if one.result in ("ok", "unproved")} - {"gradients"}
@@ -143,7 +139,6 @@ def _promises(verdicts: Sequence[ProofVerdict]) -> list[str]:
 
 
 def _by_workload(strategies: list[str], workloads: list[str] | None) -> dict[str, list[str]]:
-    """Return, for each workload, the strategies to verify with it."""
     if workloads is not None:
         return dict.fromkeys(workloads, strategies)
     from ddpbench.strategies import TABLE, load_strategy
@@ -158,7 +153,7 @@ def _by_workload(strategies: list[str], workloads: list[str] | None) -> dict[str
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The widths of the table's columns. Long names and reasons wrap, so that lines fit the terminal."""
+    """The widths of the table's columns; long names and reasons wrap to fit the terminal."""
 
     name: int
     workload: int
@@ -181,11 +176,9 @@ class _Columns:
         return cls(name, workload, max(left - name, _DETAIL), called)
 
     def head(self) -> str:
-        """Return the header line."""
         return _line(f"{'strategy':<{self.name}}", f"{'workload':<{self.workload}}", "ranks", "result", _HEAD)
 
     def lines(self, verdict: ProofVerdict) -> list[str]:
-        """Return a verdict's row as lines; long names and details continue on the lines after the first."""
         names = broken(_called(verdict.name, verdict.strategy, self.called), self.name)
         detail = _detail(verdict)
         details = wrapped(detail, self.detail) if self.detail else [detail]
@@ -199,7 +192,6 @@ class _Columns:
 
 
 def _called(name: str, strategy: str, called: Mapping[str, str]) -> str:
-    """Return a verdict's name, in which the strategy has the name that the user gave it."""
     return called.get(strategy, strategy) + name.removeprefix(strategy)
 
 
@@ -208,7 +200,6 @@ def _line(name: str, workload: str, ranks: str, result: str, detail: str) -> str
 
 
 def _detail(verdict: ProofVerdict) -> str:
-    """Return a phrase that gives a verdict's largest errors, or says why it is not ok."""
     if verdict.result != "ok":
         return verdict.reason or verdict.unproved
     worst: dict[str, float] = {}
@@ -227,7 +218,6 @@ def _detail(verdict: ProofVerdict) -> str:
 
 
 def _left_out(verdict: ProofVerdict) -> str:
-    """Return a phrase that says what a proof could not compare, and why; empty if it compared everything."""
     made = {proof.compared for proof in verdict.proofs if proof.was_made}
     left: dict[str, str] = {}
     for proof in verdict.proofs:

@@ -39,7 +39,7 @@ class Collective(ABC):
 
     @abstractmethod
     def _all_reduce(self, tensor: torch.Tensor) -> None:
-        """Run the algorithm. Called only with two or more ranks and a tensor that is not empty."""
+        """Run the algorithm; called only with several ranks and a tensor that is not empty."""
 
     def scratch(self, tensor: torch.Tensor, elements: int) -> torch.Tensor:
         """Return uninitialized memory for `elements` numbers of the tensor's type and device, which later calls

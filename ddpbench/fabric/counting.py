@@ -78,7 +78,7 @@ class Counters:
 
 
 def _dump(connection: socket.socket) -> list[bytes]:
-    """Return the kernel's messages on all queueing disciplines of the connection's namespace.
+    """Return the kernel's messages on all queueing disciplines of the namespace.
 
     Raises:
         FabricError: the kernel refuses.
@@ -99,7 +99,7 @@ def _dump(connection: socket.socket) -> list[bytes]:
 
 
 def _disciplines(messages: list[bytes]) -> Iterator[tuple[int, bytes, int, int]]:
-    """Yield each queueing discipline's interface index and kind, and the bytes it sent and the frames it dropped."""
+    """Yield interface index, kind, sent bytes and dropped frames of each queueing discipline."""
     for message in messages:
         _, index, *_ = _TCMSG.unpack_from(message)
         attributes = dict(_attributes(message[_TCMSG.size :]))

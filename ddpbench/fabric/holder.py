@@ -105,10 +105,7 @@ class Holder:
         return {"event": "carried", "windows": windows}
 
     def _set_delays(self, *, on: bool) -> None:
-        """Switch latency and loss on or off.
-
-        They are off during a proof, because TCP does not reach the rate of a lossy link.
-        """
+        """Switch latency and loss. They are off during a proof, because TCP does not reach a lossy link's rate."""
         wiring = self._wiring
         assert wiring is not None
         if not (wiring.latency_s or wiring.loss):

@@ -36,7 +36,7 @@ _DELAYED_PACKETS = 1_000_000
 
 
 class _Tbf:
-    """pyroute2's tbf, extended to support rates from 2^32 bytes/s and a bucket size in bytes."""
+    """pyroute2's tbf, for rates from 2^32 bytes/s and a bucket size in bytes."""
 
     parent = sched_tbf.parent
 
@@ -53,12 +53,11 @@ class _Tbf:
 
     @staticmethod
     def fix_request(request: dict[str, Any]) -> None:
-        """Remove those fields of the message that `get_parameters` has turned into options."""
         request.pop("rate", None)
 
     @staticmethod
     def get_parameters(given: dict[str, Any]) -> dict[str, Any]:
-        """Return netlink's options for a bucket with the `rate` (bytes/s), `burst` and `limit` (bytes) in `given`."""
+        """Return netlink's options for `rate` (bytes/s), `burst` and `limit` (bytes)."""
         rate, burst = int(given["rate"]), int(given["burst"])
         ethernet = 1  # TC_LINKLAYER_ETHERNET: else the kernel guesses it from a table of times
         parms = {
@@ -145,7 +144,7 @@ def _setting(name: str) -> str:
 
 
 def _why_not(error: OSError, kind: str) -> str:
-    """Return a phrase that says why namespaces of this kind (`user` or `net`) cannot be made here, and what to do."""
+    """Say why namespaces of this kind (`user` or `net`) cannot be made here, and what to do."""
     lacks = "a fabric needs network namespaces, and this process is not permitted to make them"
     root = "run as root, in a container with --cap-add SYS_ADMIN --cap-add NET_ADMIN"
     if error.errno in (errno.ENOSPC, errno.EUSERS):
@@ -182,7 +181,7 @@ def inside(spaces: Spaces, space: int) -> Iterator[IPRoute]:
 
 @contextlib.contextmanager
 def _needing(what: str, module: str, consequence: str) -> Iterator[None]:
-    """If the kernel refuses to make `what`, raise a FabricError instead, which names `module` if the kernel lacks it.
+    """Name `module` if the kernel lacks it and so refuses to make `what`.
 
     Raises:
         FabricError: the kernel refuses.
@@ -274,7 +273,7 @@ def prompt(netlink: IPRoute, index: int) -> None:
 
 
 def _quiet(netlink: IPRoute, index: int) -> None:
-    """Disable an interface's automatic IPv6 address, so that the link carries only data that are sent on purpose."""
+    """Disable the automatic IPv6 address, so that the link carries only data sent on purpose."""
     if Path("/proc/sys/net/ipv6").exists():
         no_address = {"attrs": [["AF_INET6", {"attrs": [["IFLA_INET6_ADDR_GEN_MODE", 1]]}]]}
         netlink.link("set", index=index, IFLA_AF_SPEC=no_address)
@@ -310,7 +309,7 @@ def make(wiring: Wiring, spaces: Spaces) -> None:
 
 
 def _refuse_without_netem(netlink: IPRoute) -> None:
-    """Check that the kernel has netem, by trying it on the loopback before anything else is made.
+    """Try netem on the loopback before anything else is made.
 
     Raises:
         FabricError: the kernel has no netem.
@@ -349,11 +348,10 @@ def _finish(
 
 
 def _add_routes(netlink: IPRoute, index: int, port: Port, *, lossy: bool) -> None:
-    """Add a port's routes, each with a congestion control for TCP, because the host's default may be unsuitable.
+    """Add a port's routes, each with a congestion control, because the host's default may be unsuitable.
 
-    On lossy links, the congestion control is cubic, the default of most hosts. On other links, it is reno, which opens
-    its window to the receiver's limit within a few round trips and keeps it there. cubic would stop growing its window
-    at the first delay that it sees, and take seconds to fill a shared link; bbr would leave links idle now and then.
+    Lossy links get cubic, the default of most hosts. Others get reno, which keeps its window at the receiver's limit:
+    cubic would stop growing at the first delay, and bbr would leave links idle now and then.
     """
     available = _setting("net/ipv4/tcp_available_congestion_control").split()
     common = {"cc_algo": "cubic" if lossy and "cubic" in available else "reno"}
@@ -371,10 +369,9 @@ def _hardware(address: str) -> str:
 
 
 def _add_neighbours(index: int, addresses: Sequence[str]) -> None:
-    """Add the link-layer addresses of other hosts to the kernel's table, so that no ARP request is sent.
+    """Add other hosts' link-layer addresses to the kernel's table, so that no ARP request is sent.
 
-    When many nodes send to one node, an ARP reply would come too late. Also, the kernel stores at most 1,024 replies
-    for all namespaces together. As there are many addresses, they are packed into few messages to the kernel.
+    An ARP reply would come too late when many nodes send to one, and the kernel keeps at most 1,024 replies.
 
     Raises:
         FabricError: the kernel refuses an address.

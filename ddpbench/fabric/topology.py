@@ -141,8 +141,6 @@ def draw(links: Links, *, nodes: int, ranks_per_node: int) -> Topology:
 
 
 class _Drawing:
-    """A wiring that is built up by adding bridges and cables one after another."""
-
     def __init__(self, links: Links, nodes: int, spaces_per_node: int) -> None:
         self.links = links
         firsts = range(SWITCH + 1, SWITCH + 1 + nodes * spaces_per_node, spaces_per_node)
@@ -152,14 +150,13 @@ class _Drawing:
         self.cables: list[Cable] = []
 
     def lay(self, label: str, near: Port, far: Port, rate: float | None, *, delayed: bool = False) -> int:
-        """Add a cable and return its index."""
         burst = 0 if rate is None else burst_bytes(rate)
         cable = Cable(label=label, near=near, far=far, rate=rate, burst=burst, delayed=delayed)
         self.cables.append(cable)
         return len(self.cables) - 1
 
     def lay_racks(self) -> tuple[int, ...]:
-        """Add a bridge for each rack, with a cable to the core; return the cables' indices."""
+        """Add a bridge and a cable to the core for each rack; return the cables' indices."""
         found: list[int] = []
         for rack in range(self.links.racks):
             self.bridges.append(f"rack{rack}")
@@ -169,7 +166,7 @@ class _Drawing:
         return tuple(found)
 
     def lay_network(self, network: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Add the cables of a network; return the indices of the nodes' cables, and of the ranks' cables, if any."""
+        """Add a network's cables; return the indices of the nodes' and of the ranks' cables."""
         links = self.links
         kind, suffix = ("n", "") if network == 0 else ("s", ", storage")
         if network:
@@ -195,7 +192,7 @@ class _Drawing:
         return tuple(of_nodes), tuple(of_ranks)
 
     def _host(self, space: int, members: Sequence[int], network: int, node_rate: float) -> Port:
-        """Return the port by which a node or rank joins a network, with its address and routes."""
+        """Return the port by which a node or rank joins a network, with address and routes."""
         links = self.links
         local, uplink = (links.local_bandwidth, links.uplink) if network == 0 else (None, None)
         narrowest = min(rate for rate in (node_rate, local, uplink) if rate is not None)
@@ -213,7 +210,7 @@ class _Drawing:
         )
 
     def lay_store(self, networks: int) -> int:
-        """Add the server of input data on each network, and return the server's namespace (index)."""
+        """Add the server of input data on each network; return its namespace's index."""
         store = self.spaces
         self.spaces += 1
         for network in range(networks):
@@ -282,7 +279,7 @@ def phases(topology: Topology) -> tuple[FlowPhase, ...]:
 
 
 def _within_nodes(topology: Topology) -> FlowPhase:
-    """Return traffic in a ring over the ranks of each node; no traffic if ranks share their node's links."""
+    """Return traffic in a ring over each node's ranks; none if ranks share their node's links."""
     flows: list[TcpFlow] = []
     expected: dict[tuple[int, CableSide], float] = {}
     local = topology.links.local_bandwidth
@@ -295,17 +292,14 @@ def _within_nodes(topology: Topology) -> FlowPhase:
 
 
 def _capacity(topology: Topology, node: int) -> float:
-    """Return the rate at which a node's ranks can load the node's link (bit/s)."""
+    """Return the rate at which a node's ranks can load its link (bit/s)."""
     local = topology.links.local_bandwidth
     rate = topology.links.of_node(node)
     return rate if local is None else min(rate, local * len(topology.members[node]))
 
 
 def _groups(topology: Topology, network: int) -> list[dict[int, float]]:
-    """Return groups of nodes that reach each other on a network without passing an uplink.
-
-    A group maps each node to its `_capacity` (bit/s).
-    """
+    """Return groups of nodes that reach each other without an uplink, with each node's `_capacity` (bit/s)."""
     nodes = range(len(topology.members))
     apart = network == 0 and topology.links.uplink is not None
     size = len(nodes) // topology.links.racks if apart else len(nodes)
@@ -315,15 +309,14 @@ def _groups(topology: Topology, network: int) -> list[dict[int, float]]:
 
 
 def _classes(capacity: dict[int, float]) -> list[list[int]]:
-    """Return groups of nodes with equal rates, the slowest group first."""
     return [[node for node in capacity if capacity[node] == rate] for rate in sorted(set(capacity.values()))]
 
 
 def _between_nodes(topology: Topology) -> FlowPhase:
-    """Return traffic in rings, one per set of nodes with equal rates; all rings run at once.
+    """Return traffic in concurrent rings, one per set of nodes with equal rates.
 
-    In a single ring over all nodes, a fast node's data would queue at a slow node and delay acknowledgements, so that
-    the slow node's link would not stay busy. A node whose rate is unique is not in a ring; it gets other phases.
+    In a single ring, a fast node's data would queue at a slow node, delay acknowledgements and leave its link idle.
+    A node whose rate is unique gets other phases.
     """
     flows: list[TcpFlow] = []
     expected: dict[tuple[int, CableSide], float] = {}
@@ -354,10 +347,7 @@ def _without_equal(topology: Topology) -> FlowPhase:
 
 
 def _at_the_fastest(topology: Topology) -> FlowPhase:
-    """Return traffic between the fastest node of each group and the other nodes and the server of input data.
-
-    A group with several fastest nodes gets no traffic.
-    """
+    """Return traffic between each group's only fastest node and the other nodes and the data server."""
     flows: list[TcpFlow] = []
     expected: dict[tuple[int, CableSide], float] = {}
     for network, cables in enumerate(topology.node_cables):
@@ -384,10 +374,9 @@ def _at_the_fastest(topology: Topology) -> FlowPhase:
 
 
 def _between_racks(topology: Topology) -> tuple[FlowPhase, ...]:
-    """Return traffic from each node of a rack to the node with the same number in the next rack, in several phases.
+    """Return traffic from each node to its counterpart in the next rack, in several phases.
 
-    Neighbouring racks do not send in the same phase, because traffic in both directions of an uplink would queue and
-    delay acknowledgements.
+    Neighbouring racks take turns: traffic both ways on an uplink would queue and delay acknowledgements.
     """
     uplink, racks = topology.links.uplink, topology.links.racks
     a_rack = len(topology.members) // racks

@@ -68,7 +68,7 @@ class TrafficLoad:
 
 
 def _run(flows: Sequence[TcpFlow], spaces: Spaces, ready: int) -> None:
-    """Connect every flow, report this by a byte to the file descriptor `ready`, and send until killed.
+    """Connect every flow, write a byte to the descriptor `ready`, and send until killed.
 
     Raises:
         FabricError: not all connections were accepted in time.

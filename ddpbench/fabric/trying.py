@@ -65,7 +65,6 @@ def _without_privilege() -> None:
 
 
 def _in_a_child(attempt: Callable[[], object]) -> str:
-    """Run `attempt` in a child process, so that this process stays in its namespaces; return why it failed, or ""."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:

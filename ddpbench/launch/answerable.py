@@ -53,10 +53,7 @@ def _is_measured_alone(case: Case) -> bool:
 
 
 def _lost(experiment: Experiment, planned: Sequence[Case], runnable: Sequence[Case]) -> str:
-    """Return a phrase that names an axis (backend, launcher or device) of whose values only one can run here.
-
-    Axes with a single planned value are not considered. The phrase is empty if no axis is left with one value.
-    """
+    """Name an axis (backend, launcher or device) of whose values only one can run here; empty if there is none."""
     for name in (name for name in _COMPARED if name in experiment.axes):
         every, left = (
             list(dict.fromkeys(value for case in cases if (value := getattr(case, name))))

@@ -27,7 +27,7 @@ from ddpbench.workloads.shipped import PREFIX
 
 
 class _OwnOptions(BaseModel, extra="allow", frozen=True):
-    """The options of a user's class. This process cannot check them, because only ranks import the class."""
+    """The options of a user's class, which only ranks can check, because only they import it."""
 
 
 def _nothing(_: Case) -> None:
@@ -36,10 +36,7 @@ def _nothing(_: Case) -> None:
 
 @contextmanager
 def _environment_kept() -> Iterator[None]:
-    """Restore the environment variables at the end of the context, because importing a user's file may change them.
-
-    Without this, the ranks of all cases would inherit the changes.
-    """
+    """Restore the environment. Otherwise an imported file's changes would reach the ranks of all cases."""
     before = dict(os.environ)
     try:
         yield

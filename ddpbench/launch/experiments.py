@@ -91,6 +91,5 @@ def find_experiment(name: str) -> Path:
 
 
 def _refuse_device(path: Path) -> None:
-    """Raise a RequestError if the path is a device, a pipe or a socket."""
     if path.exists():
         raise RequestError(f"{path} is a device, a pipe or a socket: give a file, a run directory or a name")

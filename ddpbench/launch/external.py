@@ -133,7 +133,7 @@ def write_run(run: RunDir, plan: Plan, machine: dict[str, Any]) -> None:
 
 
 def _devices(experiment: Experiment, here: Devices, shape: JobShape) -> Devices:
-    """Return the devices with which `auto` is resolved. Each rank that fits on the nodes has a GPU or enough cores."""
+    """Return devices for `auto`: each rank that fits on the nodes has a GPU or enough cores."""
     base = experiment.base
     kind = here.kind if base.device == "auto" else base.device
     return Devices(
@@ -150,9 +150,9 @@ def _under_launcher(experiment: Experiment, launcher: Literal["torchrun", "slurm
 
 
 def _fitted(entry: PlannedCase, shape: JobShape, catalog: Catalog, *, free: bool) -> PlannedCase:
-    """Return the planned case as it runs on these nodes, with a skip reason if it does not fit.
+    """Return the case as it runs on these nodes, with a skip reason if it does not fit.
 
-    If `free`, the experiment leaves the number of nodes open. The case gets the smallest number that has room for it.
+    If `free`, it gets the smallest number of nodes that has room.
     """
     if entry.skip_reason is not None:
         return entry
@@ -174,7 +174,6 @@ def _on_fewest(case: Case, shape: JobShape) -> Case:
 
 
 def _reason(case: Case, shape: JobShape, *, one_process: bool) -> str | None:
-    """Return why a case does not fit on these nodes; None if it fits."""
     if case.recovery != "off":
         return "recovery is measured on one machine, by ddpbench sweep"
     if case.launcher in OF_FRAMEWORKS:

@@ -137,10 +137,7 @@ class Fabrics:
         return fabric
 
     def _earlier(self) -> list[Any]:
-        """Return the records of a resumed sweep's earlier sessions.
-
-        Networks that this session has made again are left out.
-        """
+        """Return the records of earlier sessions' networks that this session has not made again."""
         try:
             recorded = parse_json(read_bytes(self._run.fabrics, MOST_NOTES))
         except (
@@ -184,5 +181,4 @@ def _which(record: dict[str, Any]) -> list[Any]:
 
 
 def _stands(fabric: Fabric) -> bool:
-    """Return whether ranks can still enter the network; False if the process that holds it was killed."""
     return Path(fabric.places[0].net_ns).exists()

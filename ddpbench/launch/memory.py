@@ -44,7 +44,7 @@ def needed_bytes(case: Case) -> int | None:
 
 
 def _gathered(case: Case) -> int:
-    """Return how many copies of other ranks' gradients all ranks together hold in memory at once."""
+    """Return how many copies of other ranks' gradients all ranks together hold at once."""
     ranks = case.world_size
     # In the proof of an asynchronous server, every rank keeps one version of its parameters per worker.
     known = {"master": ranks, "naive_ring": ranks * ranks, "async_server": ranks * ranks}

@@ -73,13 +73,11 @@ def may_state_batch(name: str) -> bool:
 
 
 def _batchless(base: ast.expr) -> bool:
-    """Return whether a base class certainly sets no batch size."""
     base = base.value if isinstance(base, ast.Subscript) else base
     return isinstance(base, ast.Name) and base.id in _BATCHLESS_BASES
 
 
 def _set_later(tree: ast.Module, attribute: str) -> bool:
-    """Return whether the module sets the class's batch size outside the class body."""
     return any(
         isinstance(node, ast.Attribute)
         and isinstance(node.ctx, ast.Store)

@@ -88,7 +88,6 @@ def missing_module(name: str) -> str:
 
 
 def _is_file(found: ModuleSpec | None) -> TypeGuard[ModuleSpec]:
-    """Return whether a module was found and is a single file, so that it has no submodules."""
     return found is not None and found.submodule_search_locations is None
 
 
@@ -107,7 +106,7 @@ _LOGGERS = frozenset({"getLogger", "get_logger"})
 
 
 def _named_in(tree: ast.Module) -> Iterator[str]:
-    """Yield every name that a file mentions, and `*` if it passes `__name__` to a call that may change the module."""
+    """Yield every name in a file, and `*` if it passes `__name__` to a call that may change the module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
@@ -131,7 +130,6 @@ def _last_names(node: ast.expr) -> list[str]:
 
 
 def _declared(node: ast.ClassDef) -> set[str]:
-    """Return the names of the methods and attributes that a class's body defines."""
     declared = {child.name for child in node.body if isinstance(child, ast.FunctionDef)}
     for child in node.body:
         targets = child.targets if isinstance(child, ast.Assign) else []
@@ -140,7 +138,7 @@ def _declared(node: ast.ClassDef) -> set[str]:
 
 
 def _base_name(base: ast.expr) -> str:
-    """Return the name of a base class, such as `Strategy` for `Strategy[Options]`; empty if it is not a bare name."""
+    """Return `Strategy` for `Strategy[Options]`; empty if the base is not a bare name."""
     inner = base.value if isinstance(base, ast.Subscript) else base
     return inner.id if isinstance(inner, ast.Name) else ""
 
@@ -161,7 +159,7 @@ def not_an_algorithm(name: str) -> str:
 
 
 def _is_other(tree: ast.Module, name: str, derived: frozenset[str] = frozenset()) -> bool:
-    """Return whether a name in a file certainly refers to a class that does not derive from an algorithm."""
+    """Return whether a name certainly refers to a class that does not derive from an algorithm."""
     binding = [node for node in ast.walk(tree) if name in _bound_by(node)]
     if name == "object" and not binding:
         return True
@@ -242,10 +240,9 @@ def _parsed_as_of(path: Path, _changed_ns: int) -> ast.Module | None:
 
 
 def _imported(tree: ast.Module, path: Path, name: str, base: Path) -> list[tuple[Path, str]]:
-    """Return the files from which a file may import a class, each with the class's name in that file.
+    """Return the files from which a class may be imported, each with its name there.
 
-    `path` is the importing file, `tree` its syntax tree, and `name` the class's name in it, such as `Name` or
-    `module.Name`. Absolute imports are resolved in `base`, the folder of the file that the user named.
+    `name` may be `module.Name`. Absolute imports are resolved in `base`, the folder of the file that the user named.
     """
     head, _, attribute = name.rpartition(".")
     candidates: list[tuple[Path | None, str]] = []
@@ -269,9 +266,9 @@ def _imported(tree: ast.Module, path: Path, name: str, base: Path) -> list[tuple
 
 
 def _module_file(module: str, folder: Path) -> Path | None:
-    """Return a module's file in a folder, or else in the working directory; None if absent or if it is ddpbench's own.
+    """Return a module's file in a folder or the working directory; None if absent or ddpbench's own.
 
-    ddpbench's own modules are left out because the `step` of its class `Workload` only raises an error.
+    ddpbench's own are left out, because `Workload.step` only raises an error.
     """
     if module.partition(".")[0] == "ddpbench":
         return None

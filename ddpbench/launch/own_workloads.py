@@ -82,7 +82,7 @@ def with_file(name: str, path: Path) -> str:
 
 
 def _file_of(name: str) -> tuple[str, str]:
-    """Split a name into the path of its profile or Python file, and its class; both are empty if it names no file."""
+    """Split a name into the path of its profile or Python file, and its class; empty if it names none."""
     if name.startswith(PREFIX):
         profile = name.removeprefix(PREFIX)
         return (profile if is_path(profile) else ""), ""
@@ -95,7 +95,7 @@ def _named(name: str, path: Path, attribute: str) -> str:
 
 
 def _found(name: str, folders: Iterable[Path]) -> Path | None:
-    """Return the file at a relative path in the first folder that has it; None if none has it or `name` is absolute."""
+    """Return the file in the first folder that has it; None if none has, or `name` is absolute."""
     if Path(name).is_absolute():
         return None
     for folder in folders:
@@ -108,10 +108,6 @@ def _found(name: str, folders: Iterable[Path]) -> Path | None:
 
 
 def _nowhere(kind: str, name: str, folders: Sequence[Path], advice: str) -> str:
-    """Return the message that no folder has the file.
-
-    It ends with the path that was probably meant, or else the advice.
-    """
     places = " or ".join(dict.fromkeys(str((folder / name).resolve()) for folder in folders))
     near = (meant_path(path, Path.is_file) for path in (Path(name), *(folder / name for folder in folders)))
     meant = next(filter(None, near), "")
@@ -119,7 +115,6 @@ def _nowhere(kind: str, name: str, folders: Sequence[Path], advice: str) -> str:
 
 
 def _advice(name: str, own_folder: Path | None) -> str:
-    """Return advice about a file that is neither in the experiment's folder nor in the working directory."""
     if own_folder is None or not is_run(own_folder):
         return "give its path from the experiment's folder"
     started = "resume it in the folder in which the run was started"
@@ -222,7 +217,7 @@ def with_located(experiment: Experiment, own_folder: Path) -> Experiment:
 
 
 def _check_values(kind: str, found: Sequence[str], given: Sequence[str]) -> None:
-    """Check that no two names refer to the same strategy, workload or algorithm (`kind`); their cases would be equal.
+    """Check that no two names mean the same thing, because their cases would be equal.
 
     Raises:
         RequestError: an axis has two such names.
@@ -236,7 +231,7 @@ def _check_values(kind: str, found: Sequence[str], given: Sequence[str]) -> None
 
 
 def _whole(kind: str, name: str) -> str:
-    """Return a name in full: with the absolute path of its file, or with the size of a shipped workload."""
+    """Return a name with its file's absolute path, or with a shipped workload's size."""
     head, attribute = _file_of(name)
     if head:
         return _named(name, Path(head).resolve(), attribute)
@@ -247,7 +242,7 @@ def _whole(kind: str, name: str) -> str:
 
 
 def _check_apart(found: Sequence[str], given: Sequence[str]) -> None:
-    """Check that no two names refer to the same file, module or class, because one name's settings would be lost.
+    """Check that no two names mean the same file or class, because one name's settings would be lost.
 
     Raises:
         RequestError: there are such names.
@@ -261,7 +256,7 @@ def _check_apart(found: Sequence[str], given: Sequence[str]) -> None:
 
 
 def _setting(name: str, own_folder: Path) -> str:
-    """Return a setting's name; in `options.OWNER.KEY`, OWNER is replaced by the result of `owner_of`."""
+    """Replace OWNER in `options.OWNER.KEY` by the result of `owner_of`."""
     if not name.startswith("options."):
         return name
     owner, dot, key = name.removeprefix("options.").rpartition(".")

@@ -263,10 +263,7 @@ def plan_launch(
 
 
 def _nearby(hardware: Hardware, processes: int, gpu_addresses: Sequence[str | None]) -> list[tuple[int, ...]]:
-    """Return the cores close to each rank's GPU, by rank.
-
-    If these cores are unknown for any rank, every rank gets all cores.
-    """
+    """Return the cores close to each rank's GPU; if unknown for any rank, all cores for every rank."""
     if not gpu_addresses:
         return [hardware.cores] * processes
     nearby = [numa_cores(gpu_addresses[rank % len(gpu_addresses)]) for rank in range(processes)]

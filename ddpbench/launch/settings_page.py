@@ -130,7 +130,7 @@ def _named(option: SettingKey, owners: Sequence[str]) -> str:
 
 
 def _table(listed: Mapping[str, SettingKey]) -> list[str]:
-    """Return the lines of a table of keys. The column of defaults is left out if no key has a default."""
+    """Return the lines of a table of keys, without the column of defaults if all are empty."""
     defaults = any(key.default not in _EMPTY for key in listed.values())
     titles = ["key", *(["default"] if defaults else []), "values", "meaning"]
     rows = [titles]
@@ -142,10 +142,7 @@ def _table(listed: Mapping[str, SettingKey]) -> list[str]:
 
 
 def _sentences(model: type[BaseModel]) -> dict[str, str]:
-    """Return, by field name, the text below each field's declaration as one line.
-
-    Fields of base classes are included.
-    """
+    """Return the text below each field's declaration, also of base classes."""
     sentences: dict[str, str] = {}
     for owner in reversed(model.__mro__):
         if issubclass(owner, BaseModel) and owner is not BaseModel:
@@ -181,7 +178,7 @@ def _key(name: str, field: FieldInfo, meaning: str) -> SettingKey:
 
 
 def _alternatives(annotation: Any, metadata: Sequence[Any]) -> Iterator[tuple[Any, list[Any]]]:
-    """Yield each type that an annotation allows, except `None`, with the metadata that limits or describes it."""
+    """Yield each allowed type except `None`, with the metadata that limits or describes it."""
     if get_origin(annotation) is Annotated:
         inner, *more = get_args(annotation)
         flat = [one for item in more for one in (item.metadata if isinstance(item, FieldInfo) else [item])]
@@ -208,7 +205,7 @@ def _type(kind: Any) -> str:
 def _values(kind: Any, metadata: Sequence[Any], meaning: str) -> str:
     """Return a type with its allowed values and unit, such as `number, 0 to 1`.
 
-    The type is left out for literals and for integer ranges. The unit is left out if `meaning` already states it.
+    Literals and integer ranges need no type; the unit is left out if `meaning` states it.
     """
     if get_origin(kind) is Literal:
         return _listed(get_args(kind))

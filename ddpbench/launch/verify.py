@@ -180,10 +180,7 @@ def _check_names(strategies: Sequence[str], workloads: Sequence[str], algorithms
 
 
 def _registered(what: str, name: str, problems: list[Problem]) -> bool:
-    """Return whether an installed package has registered the name.
-
-    If the lookup fails, add the reason to `problems` and return True.
-    """
+    """Return whether an installed package registers the name, or the lookup fails (see `problems`)."""
     try:
         return resolved(what, name) != name
     except ValueError as error:
@@ -192,7 +189,7 @@ def _registered(what: str, name: str, problems: list[Problem]) -> bool:
 
 
 def _by_local_batch(workloads: Sequence[str]) -> list[tuple[list[str], int | None]]:
-    """Return groups of workloads, each with the group's local batch (None for replays, whose profiles set it)."""
+    """Return groups of workloads, each with its local batch (None for replays, whose profiles set it)."""
     replays = [name for name in workloads if name.startswith(PREFIX)]
     others = [name for name in workloads if name not in replays]
     return [(group, batch) for group, batch in ((others, 4), (replays, None)) if group]
@@ -232,7 +229,7 @@ _FLAGS = {
 
 @contextmanager
 def _problems_of_flags() -> Iterator[None]:
-    """Make errors from the body name the command's flags instead of the experiment's axes.
+    """Make errors name the command's flags instead of the experiment's axes.
 
     Raises:
         ExperimentError: the body raised one; its problems now name the flags.
@@ -263,9 +260,9 @@ def _cases(
     overrides: Sequence[str],
     options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[PlannedCase]:
-    """Return the cases of these workloads with this local batch; None means each workload's own.
+    """Return the cases of these workloads; None as local batch means each workload's own.
 
-    `among` has the algorithms and the schedules to use; None stands for all that a strategy has.
+    `among` has the algorithms and schedules to use; None stands for all that a strategy has.
     """
     algorithms, schedules = among
     algorithms = None if algorithms is None else [resolved("algorithm", name) for name in algorithms]
@@ -297,7 +294,7 @@ def _cases(
     devices = usable_devices(hardware)
 
     def another(case: Case) -> bool:
-        """Return whether a case's strategy has algorithms, and its algorithm or schedule is not the first listed."""
+        """Return whether a case's algorithm or schedule is not the first listed."""
         chosen = bool(catalog.strategy(case.strategy).algorithms)
         return chosen and (case.algorithm in by[1:] or case.schedule in when[1:])
 
@@ -315,13 +312,12 @@ def _cases(
 
 
 def _option_owner(override: str) -> str:
-    """Return the owner of the option that an override sets, such as `ddp` for `options.ddp.X=1`; empty if none."""
+    """Return the owner of an option, such as `ddp` for `options.ddp.X=1`; empty if none."""
     keys = setting_keys(override.partition("=")[0].strip())
     return keys[1] if keys[0] == "options" and len(keys) > 1 else ""
 
 
 def _chosen(case: Case, strategy: Strategy[Any]) -> tuple[str, ...]:
-    """Return the names of a case's algorithm and schedule. Defaults, and names without an alternative, are left out."""
     choices = (
         (case.algorithm, strategy.algorithm, strategy.algorithms),
         (case.schedule, strategy.schedule, strategy.schedules),
@@ -357,10 +353,9 @@ _POINT_TO_LOGS: tuple[Status, ...] = ("failed", "hung", "oom")
 
 @contextmanager
 def _folder(verdicts: Sequence[ProofVerdict], on_logs: Callable[[Path], None] | None) -> Iterator[Path]:
-    """Yield a new folder for records and logs, and remove it at the end of the context.
+    """Yield a folder for records and logs, and remove it afterwards.
 
-    The folder is kept if `on_logs` is given and either a case failed or an error names a file in the folder. Then
-    `on_logs` is called with the folder's path.
+    It is kept, and passed to `on_logs`, if a case failed or an error names a file in it.
     """
     guarded = GuardedFolder("ddpbench-verify-")
     named = False

@@ -150,7 +150,7 @@ class LaunchRunner:
         )
 
     def _fresh(self, request: LaunchRequest) -> LaunchDir:
-        """Make the launch's directory with its request in it. An existing directory of that name is renamed first."""
+        """Make the launch's directory with its request; an existing one is renamed."""
         directory = self._run.launch(request.case.case_id, request.purpose, request.round)
         if directory.path.exists():
             self._run.set_aside(directory)
@@ -159,7 +159,7 @@ class LaunchRunner:
         return directory
 
     def _turn_of(self, plan: LaunchPlan) -> dict[str, str]:
-        """Return the environment variable that makes ranks wait for their turn between blocks; empty if they do not."""
+        """Return the variable that makes ranks wait for their turn between blocks; empty if they do not."""
         turn = self._turn
         waits = (
             turn is not None and not turn.alone and plan.purpose == "measure" and not whole_because(plan.case)
@@ -181,8 +181,6 @@ class Interleaved:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Settings:
-    """Settings of all launches of a runner; see `LaunchRunner`."""
-
     hang_timeout_s: float
     hang_setting: str
     shared: bool
@@ -221,14 +219,12 @@ class RunningLaunch:
     _started_utc: str = field(default_factory=utc_now)
 
     def _begin_now(self) -> None:
-        """Let the launch's time and the measurement of other programs' load begin now."""
         self._noise = self._noise_of()
         self._own_s = own_cpu_s() if self.interleaved else 0.0
         self._start = self._looked_at = time.monotonic()
         self._seen = _unseen(self.plan, self._start)
 
     def _noise_of(self) -> NoiseWatch:
-        """Return a new monitor, which measures the load that other programs put on the launch's cores."""
         server, plan = self.server, self.plan
         return NoiseWatch(
             plan.cores if self.interleaved is None else self.interleaved.cores,
@@ -306,7 +302,7 @@ class RunningLaunch:
         self.server.signal_ranks(signal.SIGKILL, tuple(self.server.pids[rank] for rank in self._seen.left))
 
     def _explain_hang(self) -> None:
-        """Record which rank the others wait for, and make every rank write its stack traces into its log.
+        """Record which rank the others wait for, and make every rank log its stack traces.
 
         Raises:
             ServerGoneError: the server is stopped; the ranks may have ended long ago.
@@ -370,7 +366,6 @@ def whole_because(case: Case) -> str:
 
 
 def _unseen(plan: LaunchPlan, start: float) -> Seen:
-    """Return what is known about a launch's ranks before any of them has started."""
     recovers = plan.case.recovery != "off"
     return Seen(
         ranks=len(plan.ranks),
@@ -381,7 +376,7 @@ def _unseen(plan: LaunchPlan, start: float) -> Seen:
 
 
 def _remove_checkpoints(request: LaunchRequest, directory: LaunchDir) -> None:
-    """Remove the checkpoints of a launch, because killed ranks could not remove them."""
+    """Remove a launch's checkpoints, which killed ranks could not remove."""
     case = request.case
     if case.checkpoint or case.recovery != "off":
         with contextlib.suppress(OutputError):  # other users may be able to write there meanwhile

@@ -145,9 +145,9 @@ class NoiseWatch:
 
 
 def _core_times(cores: Container[int]) -> tuple[float, float]:
-    """Return the busy and stolen time of these cores since boot (s), from /proc/stat.
+    """Return the cores' busy and stolen time since boot (s).
 
-    psutil is not used, because it numbers cores by the file's lines. This is wrong if some cores are offline.
+    psutil numbers cores by lines of /proc/stat, which is wrong if some are offline.
     """
     tick = os.sysconf("SC_CLK_TCK")
     busy = steal = 0
@@ -161,7 +161,7 @@ def _core_times(cores: Container[int]) -> tuple[float, float]:
 
 
 def _throttled_s() -> float:
-    """Return how long the CPU quota has throttled this process's control group (s); 0 if there is no quota."""
+    """Return how long the CPU quota has throttled this control group (s); 0 without a quota."""
     for line in _lines(Path("/proc/self/cgroup")):
         if line.startswith("0::"):
             stat = Path("/sys/fs/cgroup") / line[3:].strip("/") / "cpu.stat"
@@ -203,10 +203,9 @@ def out_of_memory() -> str:
 
 
 def _text(path: Path) -> str:
-    """Return the text of one of the kernel's files.
+    """Return the text of a kernel file.
 
-    The file is not opened in text mode, because Python would store a decoder under a new name each time and never free
-    it.
+    In text mode, Python would store a decoder under a new name each time and never free it.
     """
     return path.read_bytes().decode("ascii")
 

@@ -72,7 +72,7 @@ def read_hardware(sys_root: Path = _SYS, proc_root: Path = _PROC, dev_root: Path
 
 
 def _gpu_devices(dev_root: Path) -> bool:
-    """Return whether GPUs have device files. Containers and WSL may have these without the driver's folder in /proc."""
+    """Return whether GPUs have device files: containers and WSL may lack the driver's folder in /proc."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "unset").strip() in ("", "-1"):
         return False
     return (dev_root / "dxg").exists() or any(dev_root.glob("nvidia[0-9]*"))

@@ -172,16 +172,13 @@ def setup_of(contexts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _once(names: Sequence[str], values: Sequence[Any]) -> Any:
-    """Return the value, if all values are equal, otherwise a dict of the values by name.
-
-    Values get the types of JSON.
-    """
+    """Return the value if all are equal, otherwise the values by name; types become JSON's."""
     values = [json.loads(json.dumps(value)) for value in values]
     return values[0] if all(value == values[0] for value in values) else dict(zip(names, values, strict=True))
 
 
 def _numbered(hosts: Sequence[str]) -> list[str]:
-    """Return a name for each node: the name of its host, with a number if several nodes are on the same host."""
+    """Name each node by its host, with a number if several are on one host."""
     count = Counter(hosts)
     seen: Counter[str] = Counter()
     names: list[str] = []
@@ -257,7 +254,7 @@ def sources_digest(names: Iterable[str]) -> str:
 
 
 def _source(module: str) -> Path | None:
-    """Return the file of `train.py` or `package.module` without importing it; only parent packages are imported."""
+    """Return a module's file without importing it; only parent packages are imported."""
     if module.endswith(".py"):
         return Path(module)
     try:

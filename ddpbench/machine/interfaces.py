@@ -142,10 +142,7 @@ def faster_than(chosen: Sequence[Interface], found: Sequence[Interface], env: Ma
 
 
 def _reachable(interface: Interface) -> bool:
-    """Return whether an interface has an address that is not link-local.
-
-    Every running interface has a link-local address.
-    """
+    """Return whether an address is not link-local, as one is on every running interface."""
     return any(not ipaddress.ip_address(address).is_link_local for address in interface.addresses)
 
 

@@ -86,10 +86,7 @@ def _holder(name: str, found: _Socket, process: tuple[int, int] | None) -> NameH
 
 
 def _peer(name: str) -> NameHolder:
-    """Return the holder of a name, found by connecting to the socket.
-
-    User and process are None if the socket does not listen, or if its queue is full.
-    """
+    """Return a name's holder. User and process are None if the socket does not listen or its queue is full."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
         other.setblocking(False)
         try:
@@ -103,7 +100,7 @@ def _peer(name: str) -> NameHolder:
 
 
 def _asked(states: int) -> Iterator[tuple[str, _Socket]]:
-    """Yield the name and socket of each stream socket in one of `states` that the kernel reports over netlink.
+    """Yield name and socket of each stream socket in one of `states`.
 
     Raises:
         OSError: the kernel gives no answer.
@@ -142,10 +139,7 @@ def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _listed() -> dict[str, _Socket]:
-    """Return the sockets in /proc/net/unix, by name. Their users are unknown.
-
-    Every kernel has this file, even where the query over netlink is not allowed.
-    """
+    """Return the sockets in /proc/net/unix by name. Users are unknown, but every kernel has this file."""
     return {f"\0{name}": _Socket(int(inode), None) for inode, name in _LISTED.findall(listed_text())}
 
 
@@ -158,11 +152,7 @@ def listed_text() -> str:
 
 
 def _processes(inodes: AbstractSet[int]) -> dict[int, tuple[int, int]]:
-    """Return, for each socket's inode, the process that opened the socket and the user of that process.
-
-    Only processes that this user may see are found. If child processes have inherited the socket, the process that
-    opened it is returned.
-    """
+    """Return the process that opened each socket, and its user, as far as this user may see processes."""
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
     opened_by: dict[int, dict[int, tuple[int, int]]] = {}
     for folder in _PROC.glob("[0-9]*"):
@@ -179,7 +169,7 @@ def _processes(inodes: AbstractSet[int]) -> dict[int, tuple[int, int]]:
 
 
 def _first(opened: Mapping[int, tuple[int, int]]) -> tuple[int, int]:
-    """Return the process whose parent is not among these processes, and the user of that process.
+    """Return the process whose parent is not among these, and its user.
 
     `opened` maps each process to its parent and its user.
     """

@@ -45,7 +45,6 @@ def _joined(folder: Path, *names: str) -> str:
 
 
 def _of_cpu(cpuinfo: Path) -> dict[str, str]:
-    """Return two facts by name: the first core's microcode, and whether this is a virtual machine."""
     fields: dict[str, str] = {}
     for line in read_text(cpuinfo).splitlines():
         key, _, value = line.partition(":")
@@ -62,24 +61,23 @@ def _os_name(release: Path) -> str:
 
 
 def _each(folder: Path, pattern: str) -> str:
-    """Return the distinct contents of the files that match a pattern, sorted and joined by commas."""
     return ", ".join(sorted({_line(path) for path in folder.glob(pattern)} - {""}))
 
 
 def _boost(cpus: Path) -> str:
-    """Return "on" if cores may exceed their nominal clock, "off" if not, and "" if unknown."""
+    """Return "on" if cores may exceed their nominal clock, "off" if not, "" if unknown."""
     held = _line(cpus / "intel_pstate/no_turbo")
     allowed = _line(cpus / "cpufreq/boost") or {"0": "1", "1": "0"}.get(held, "")
     return {"0": "off", "1": "on"}.get(allowed, "")
 
 
 def _chosen(line: str) -> str:
-    """Return the word in brackets, in a line such as `always [madvise] never`."""
+    """Return `madvise` for `always [madvise] never`."""
     return line.partition("[")[2].partition("]")[0]
 
 
 def _interfaces(folder: Path) -> list[str]:
-    """Describe each network device by its name, rate and driver, such as `eth0 25 Gbit/s, mlx5_core`."""
+    """Describe each network device, such as `eth0 25 Gbit/s, mlx5_core`."""
     interfaces = []
     for path in sorted(folder.glob("*")):
         if not (path / "device").exists():  # a bridge, loopback or virtual pair
@@ -92,7 +90,6 @@ def _interfaces(folder: Path) -> list[str]:
 
 
 def _infiniband(folder: Path) -> list[str]:
-    """Describe each InfiniBand adapter by its name, its ports' rates and its firmware."""
     adapters = []
     for path in sorted(folder.glob("*")):
         ports = [f"port {port.name} {_line(port / 'rate')}" for port in sorted(path.glob("ports/*"))]

@@ -11,7 +11,7 @@ _ASK_S = 20.0
 
 
 def _scontrol(job_id: str) -> str:
-    """Return Slurm's information about a job as one line, from `scontrol`; `""` if Slurm does not answer."""
+    """Return Slurm's information about a job as one line; `""` if Slurm does not answer."""
     try:
         done = subprocess.run(
             ["scontrol", "-o", "show", "job", job_id],

@@ -151,10 +151,7 @@ def _minor_faults() -> int:
 
 
 def _until_ready(stepper: Stepper, ready: Callable[[], bool]) -> tuple[int, bool]:
-    """Step until one-time work, such as compilation, is done on all ranks.
-
-    Return the number of steps and whether the work is done. The number includes the first step, which the caller made.
-    """
+    """Step until one-time work is done on all ranks; return the number of steps and whether it is done."""
     steps, control = 1, stepper.control
     is_ready = bool(control.agree(int(ready())))
     while not is_ready and steps < MAX_STEPS_UNTIL_READY:
@@ -232,10 +229,7 @@ _REASONS = {
 
 
 def _verdict(times: Sequence[int], late: bool, least: Least) -> int:
-    """Return `_GO_ON` or the outcome of the warm-up. `times` has the times of all its steps so far.
-
-    `late` is true if the warm-up's time is used up.
-    """
+    """Return `_GO_ON` or the outcome of the warm-up; `late` if its time is used up."""
     change = change_of(times[-max(WARMUP_BLOCKS * least.warmup, len(times) // 2) :])
     if change is None or change.excluded:
         return _STEADY

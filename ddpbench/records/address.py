@@ -56,10 +56,7 @@ class Address:
         return ""
 
     def _lent(self, case_id: str, directory: LaunchDir) -> bool:
-        """Return whether the proof in `directory` was copied from the case `case_id`, which trains in the same way.
-
-        The copied `launch.json` still names that case.
-        """
+        """Return whether the proof was copied from this other case, which its `launch.json` still names."""
         if self.purpose != "proof" or not (self.case.fabric or self.case.recovery != "off"):
             return False
         try:

@@ -203,7 +203,7 @@ class DiskSpace:
 
 
 class _Content:
-    """The content of an archive, decompressed piece by piece, because a few KB of xz may contain 1 GiB."""
+    """An archive's content, decompressed piece by piece, because a few KB of xz may contain 1 GiB."""
 
     def __init__(self, packed: bytes) -> None:
         import lzma
@@ -213,7 +213,7 @@ class _Content:
         self._left = MOST_BYTES
 
     def piece(self, most: int) -> bytes:
-        """Return at most the next `most` bytes of the content; empty at the end.
+        """Return at most the next `most` bytes; empty at the end.
 
         Raises:
             EOFError: the archive is cut off, or its content has more than `MOST_BYTES`.
@@ -232,7 +232,7 @@ class _Content:
         return b""
 
     def pieces(self, count: int) -> Iterator[bytes]:
-        """Yield the next `count` bytes of the content, in pieces.
+        """Yield the next `count` bytes, in pieces.
 
         Raises:
             EOFError: fewer bytes are left.
@@ -250,16 +250,15 @@ class _Content:
             pass
 
     def finish(self) -> None:
-        """Read the remaining bytes, to verify the checksum after the last member. Raises the same errors as `piece`."""
+        """Read the rest, to verify the last checksum. Raises the same errors as `piece`."""
         while self.piece(MIB):
             pass
 
 
 def _headers(content: _Content) -> Iterator[tarfile.TarInfo]:
-    """Yield the headers of an archive's members. Before the next header, the caller must read the member's contents.
+    """Yield the members' headers; the caller must read the contents before the next one.
 
-    Every header must be a single block, as `pack` writes it. tarfile would also read longer headers, but this could
-    take minutes.
+    Only single-block headers, as `pack` writes them: tarfile could take minutes for longer ones.
     """
     import tarfile
 
@@ -268,7 +267,6 @@ def _headers(content: _Content) -> Iterator[tarfile.TarInfo]:
 
 
 def _padding(size: int) -> int:
-    """Return the number of padding bytes between a member's contents and the next block."""
     import tarfile
 
     return -size % tarfile.BLOCKSIZE
@@ -286,7 +284,7 @@ def _naming_damage(path: Path) -> Iterator[None]:
 
 
 def _members(path: Path, packed: bytes) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Yield the name and the contents, in pieces, of each file in an archive. Messages call the archive `path`.
+    """Yield the name and contents, in pieces, of each file; messages call the archive `path`.
 
     Raises:
         UnreadableError: a member is not a record file, occurs twice or is too large, or there are too many.
@@ -335,7 +333,7 @@ def _check_members(path: Path, content: _Content) -> set[str]:
 
 
 def _record_files(root: Path) -> Iterator[str]:
-    """Yield the paths of files to pack, relative to `root`. `read_plan` has checked that no folder is a link."""
+    """Yield the paths to pack, relative to `root`; `read_plan` has checked that no folder is a link."""
     for path in (root / "cases").glob("*/*/*"):
         if is_record(*path.parts[-3:]) and path.is_file() and not path.is_symlink():
             yield path.relative_to(root).as_posix()
@@ -365,7 +363,7 @@ def _check_stamp(run: RunDir) -> None:
 
 
 def _stamp_now(run: RunDir) -> list[str]:
-    """Return a list with the archive's digest if `cases/` was unpacked from this archive; otherwise an empty list."""
+    """Return the archive's digest in a list if `cases/` was unpacked from it; else an empty list."""
     with contextlib.suppress(FileNotFoundError, UnreadableError):
         digest = _digest(read_bytes(run.packed, MOST_BYTES))
         return [digest] if digest in _stamped(run.cases / _STAMP) else []
@@ -373,7 +371,7 @@ def _stamp_now(run: RunDir) -> list[str]:
 
 
 def _stamped(stamp: Path) -> list[str]:
-    """Return the digests in a stamp file: two while the archive is being replaced, and otherwise one."""
+    """Return a stamp's digests: two while the archive is being replaced, otherwise one."""
     return read_bytes(stamp, 1000).decode("ascii", "replace").split()
 
 

@@ -95,5 +95,5 @@ def first_problem(error: ValidationError) -> str:
 
 
 def _field(problem: ErrorDetails) -> str:
-    """Return the dotted path of a problem's field, without the names of types that pydantic tried."""
+    """Return a field's dotted path, without the names of types that pydantic tried."""
     return ".".join(str(part) for part in problem["loc"] if not _TRIED_AS.fullmatch(str(part)))

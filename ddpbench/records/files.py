@@ -167,7 +167,7 @@ def _not_written(path: Path, kind: str) -> str:
 
 
 def _check_replaceable(path: Path) -> None:
-    """Check that a path is free, or is a regular file or a link, so that a file can be written there.
+    """Check that a file can be written here: nothing, a regular file, or a link.
 
     Raises:
         OutputError: the path is a pipe, a socket, a device or a folder.
@@ -200,7 +200,6 @@ _LEFT_S = 86_400
 
 
 def _unfinished(folder: Path, key: str = "") -> Path:
-    """Return a path in `folder` for a file that is being written. The name contains `key`, or a random number."""
     return folder / f".ddpbench-{key or secrets.token_hex(8)}.new"
 
 
@@ -234,7 +233,6 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def _remove_left(folder: Path, now: float) -> None:
-    """Remove this user's unfinished files that are older than `_LEFT_S` at the time `now`."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if not _UNFINISHED.fullmatch(entry.name):

@@ -65,7 +65,7 @@ def noted_lives(words: memoryview, rank: int) -> bool:
 
 
 def _began(pid: int) -> int:
-    """Return the start time of a process, in the kernel's ticks since boot; 0 if the process does not exist."""
+    """Return a process's start in ticks since boot; 0 if it does not exist."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -122,7 +122,7 @@ class Heartbeat:
 
 
 class _Forbidden:
-    """Replaces the shared memory in a forked process, which must not count steps. Any access calls `leave`."""
+    """Replaces the shared memory in a forked process, which must not count steps; any access calls `leave`."""
 
     def __init__(self, leave: Callable[[], NoReturn]) -> None:
         self._leave = leave

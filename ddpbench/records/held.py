@@ -90,10 +90,7 @@ class HeldFolder:
             parts += reversed([one for one in target.parts if one != "/"])
 
     def _enter(self, name: str, *, make: bool) -> Path | None:
-        """Enter the subfolder `name` and return None. If `name` is a link, return its target instead.
-
-        Raises the same errors as `enter`.
-        """
+        """Enter a subfolder and return None, or the target if it is a link. Raises the same errors as `enter`."""
         with self._named(name):
             try:
                 folder = self._open(name)
@@ -161,7 +158,7 @@ class HeldFolder:
 
     @contextlib.contextmanager
     def _named(self, name: str) -> Iterator[None]:
-        """In OSErrors that the body raises, set the file name to the full path of `name` in this folder."""
+        """Name the full path of `name` in OSErrors of the body."""
         try:
             yield
         except OSError as error:

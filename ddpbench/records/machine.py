@@ -24,7 +24,7 @@ _Gpus = list[str] | None
 
 
 class _Identity(BaseModel, extra="allow", strict=True):
-    """The fields of a machine's identity that code calculates with. All other fields are only compared and shown."""
+    """The fields of a machine's identity that code calculates with. Others are only compared and shown."""
 
     cpu: _Text | dict[str, _Text] = None
     cores: _Cores | dict[str, _Cores] = None

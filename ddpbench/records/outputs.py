@@ -126,7 +126,7 @@ def replace_user_file(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A name in a folder that is kept open, so that output reaches this folder even if another one takes its place."""
+    """A name in an open folder, so that output stays in this folder if another takes its place."""
 
     folder: int
     itself: Path
@@ -142,7 +142,7 @@ class _Target:
 
     @property
     def is_replaced(self) -> bool:
-        """Return whether the output becomes a new file, because the name is free or belongs to a regular file."""
+        """Return whether the output becomes a new file: the name is free or a regular file's."""
         return self.found is None or stat.S_ISREG(self.found.st_mode)
 
 
@@ -152,7 +152,7 @@ def _is_stream(mode: int | None) -> bool:
 
 @contextlib.contextmanager
 def _checked(path: Path) -> Iterator[_Target | int]:
-    """Yield the destination of an output: a descriptor that this process inherited, or a file name and its open folder.
+    """Yield an output's destination: an inherited descriptor, or a file name and its open folder.
 
     Raises:
         OutputError: the file with this name cannot be an output, or the folder is missing or cannot be written.
@@ -186,7 +186,7 @@ def _checked(path: Path) -> Iterator[_Target | int]:
 
 
 def _opened_stream(target: _Target) -> int:
-    """Open a pipe or a device for writing, and return the descriptor.
+    """Open a pipe or a device for writing.
 
     Raises:
         OutputError: the target is no longer a pipe or a device.
@@ -205,7 +205,6 @@ def _has_become(target: _Target, mode: int) -> OutputError:
 
 
 def _run_read_from(file: Path) -> Path | None:
-    """Return the run directory that reads this file as its data; None if no run directory does."""
     for folder in file.parents:
         if file.relative_to(folder).parts[0] in _READ and any(
             _has(folder / mark, _MARKS[mark]) for mark in _MARKS
@@ -233,7 +232,7 @@ def _is_own_name(name: str) -> bool:
 
 
 def _has(mark: Path, key: str) -> bool:
-    """Return whether a JSON file has both `key` and `schema_version`; files of other programs do not have both."""
+    """Return whether a file has both `key` and `schema_version`, as no other program's does."""
     try:
         data = parse_json(read_bytes(mark, MOST_PLAN))
     except (OSError, ValueError, UnreadableError):
@@ -243,9 +242,7 @@ def _has(mark: Path, key: str) -> bool:
 
 @contextlib.contextmanager
 def _target(path: Path) -> Iterator[_Target | int]:
-    """Yield the open descriptor to which a path such as /dev/fd/63 refers.
-
-    For other paths, yield the file to which links lead.
+    """Yield the descriptor behind a path such as /dev/fd/63, or the file to which links lead.
 
     Raises:
         OutputError: the shell has not opened such a descriptor, or another user created a link in a shared folder.
@@ -297,9 +294,7 @@ def _descriptor(path: Path) -> int | None:
 
 
 def _check_planted(target: _Target, found: os.stat_result) -> None:
-    """Refuse another user's file or pipe in a folder like /tmp. Its owner could read and change what is written.
-
-    The kernel also refuses such files and pipes if `fs.protected_regular` and `fs.protected_fifos` are on.
+    """Refuse another user's file or pipe in a folder like /tmp, whose owner could change what is written.
 
     Raises:
         OutputError: the target is such a file or pipe.
@@ -331,7 +326,7 @@ def _replace(target: _Target, data: bytes) -> None:
 
 
 def _keep_attributes(descriptor: int, target: Path, before: os.stat_result) -> None:
-    """Give a new file the owner, group, mode and access list of the `target` that it replaces, as far as possible."""
+    """Give a new file the owner, group, mode and access list of the one that it replaces, as far as possible."""
     mode = before.st_mode & 0o777
     now = os.fstat(descriptor)
     if (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):

@@ -146,10 +146,10 @@ def claims_json(claims: Iterable[PlannedClaim]) -> dict[str, Any]:
 
 
 def _table(text: str) -> dict[str, Any]:
-    """Parse a JSON object, and check that it is within the limits of a table in an experiment's file.
+    """Parse a JSON object.
 
     Raises:
-        ValueError: the text is not an object, or exceeds the limits.
+        ValueError: the text is not an object, or exceeds the limits of a table in an experiment's file.
     """
     value = parse_json(text)
     if not isinstance(value, dict):
@@ -222,7 +222,7 @@ _Positive = Annotated[int, Field(ge=1, le=2**53)]
 
 
 def _case_fields() -> type[BaseModel]:
-    """Return a pydantic model with the fields of `Case`, their types and limits, and the checks in `_CHECKS`."""
+    """Return a pydantic model with the fields of `Case` and the checks in `_CHECKS`."""
     hints = get_type_hints(Case, include_extras=True)
     made: dict[str, Any] = {}
     for one in fields(Case):
@@ -239,7 +239,7 @@ else:
 
 
 class _Entry(_CaseFields, strict=True, frozen=True):
-    """An entry of `cases` in `plan.json`, checked so strictly that it can be used like an entry of a new plan."""
+    """An entry of `cases` in `plan.json`, checked strictly enough to be used like a new plan's."""
 
     case_id: str
     skip_reason: str | None
@@ -403,12 +403,10 @@ def _check_ids(run: RunDir, found: _Plan) -> None:
 
 
 def _check_names(run: RunDir, cases: Iterable[PlannedCase]) -> None:
-    """Check that all cases together do not have too many different options or environment variables.
-
-    Each of these may become a column of a report. The limit is the same as for a single table in an experiment's file.
+    """Check the number of options and variables, each of which may become a column of a report.
 
     Raises:
-        IdentityError: there are more options or variables than the limit.
+        IdentityError: there are more than in a single table of an experiment's file.
     """
     options, of_workloads, variables = set[str](), set[str](), set[str]()
     for entry in cases:
@@ -447,7 +445,7 @@ def checked_case(raw: Mapping[str, Any]) -> Case:
 
 
 def _planned(run: RunDir, entry: _Entry, raw: Mapping[str, Any]) -> PlannedCase:
-    """Build the planned case from an entry. Its values come from `raw`, because 5 and 5.0 give the case different ids.
+    """Build the planned case from `raw`, because 5 and 5.0 give different ids.
 
     Raises:
         IdentityError: the id is malformed or does not fit the contents, or the case's network is impossible.

@@ -103,7 +103,7 @@ def read_rank(path: Path) -> RankRecords:
 
 
 def _one_by_one(path: Path, lines: Sequence[bytes]) -> list[Record]:
-    """Parse the lines one by one, which is slower than parsing all at once, but lets an error name the line."""
+    """Parse line by line, which is slower than all at once, but lets an error name the line."""
     records: list[Record] = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -152,7 +152,7 @@ def read_launch(directory: LaunchDir, address: Address | None = None) -> LaunchR
 
 
 def _last_attempts(files: Sequence[Path]) -> set[tuple[int, int]]:
-    """Return each rank with its last attempt. Only the records of earlier attempts may end in an incomplete line."""
+    """Return each rank's last attempt; only earlier ones may end in an incomplete line."""
     last: dict[int, int] = {}
     for rank, attempt in (rank_of(path) for path in files if rank_file(path.name)):
         last[rank] = max(last.get(rank, 0), attempt)
@@ -160,10 +160,7 @@ def _last_attempts(files: Sequence[Path]) -> set[tuple[int, int]]:
 
 
 def _merged(ranks: Sequence[RankRecords]) -> tuple[RankRecords, ...]:
-    """Return one entry per rank, with the records of all its attempts.
-
-    The `RankStart` and `Met` records are those of the first attempt, and the `RankOutcome` is that of the last.
-    """
+    """Merge each rank's attempts: the first `RankStart` and `Met`, and the last `RankOutcome`."""
     by_rank: dict[int, list[RankRecords]] = {}
     for rank in ranks:
         by_rank.setdefault(rank.rank, []).append(rank)

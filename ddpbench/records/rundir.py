@@ -254,7 +254,6 @@ def _check_held(path: Path, folder: int) -> None:
 
 
 def _copy(path: Path) -> str:
-    """Advise the user to copy a run directory and work on the copy, and give the command."""
     whole = path.resolve()
     return f"copy it, and give the copy: {command('cp', '-r', whole, f'{whole.name}-copy')}"
 
@@ -331,7 +330,7 @@ def rank_file(name: str) -> bool:
 
 
 def _entries(folder: Path) -> list[tuple[str, int]]:
-    """Return the name and the kind (`stat.S_IFMT`) of each entry of a folder; empty if the folder is missing."""
+    """Return name and kind (`stat.S_IFMT`) of each entry; empty if the folder is missing."""
     try:
         with os.scandir(folder) as found:
             return [(entry.name, _kind(entry)) for entry in found]
@@ -377,7 +376,7 @@ def refuse(misplaced: Iterable[tuple[Path, str]]) -> None:
 
 
 def _odd_in(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the entries of a folder that are neither files nor folders, each with a description such as `a pipe`."""
+    """Yield entries that are neither files nor folders, described as `a pipe` or similar."""
     for name, kind in _entries(folder):
         if kind not in (stat.S_IFREG, stat.S_IFDIR):
             yield folder / name, kind_of(kind)
@@ -593,7 +592,7 @@ class RunDir:
             )
 
     def _leading_elsewhere(self) -> Iterator[tuple[Path, str]]:
-        """Yield entries that are links or of another wrong kind, such as a pipe, or a file in place of a folder."""
+        """Yield links, and entries of a wrong kind, such as a file in place of a folder."""
         yield from leading_elsewhere(self.path, _FOLDERS.__contains__, _FILES.fullmatch)
         for folder in (self.figures, self.slides):
             yield from _odd_in(folder)
@@ -774,7 +773,7 @@ _MOST_HOLDER = 400
 
 
 def _locked_file(path: Path, instead: str) -> tuple[BinaryIO, bool]:
-    """Take a directory's lock. Return the open lock file, and whether this call created the file.
+    """Take a directory's lock; return the open file, and whether this call created it.
 
     Raises:
         InUseError: another process has the lock; the message contains `instead`.
@@ -805,7 +804,6 @@ def _locked_file(path: Path, instead: str) -> tuple[BinaryIO, bool]:
 
 
 def _is_at(path: Path, file: BinaryIO) -> bool:
-    """Return whether the file at a path is still this open file."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.lstat())
     except OSError:
@@ -819,7 +817,6 @@ def _note_holder(lock: int, words: str) -> None:
 
 
 def _held_by(lock: Path) -> str:
-    """Describe the process that holds a lock, as its entry in the lock file says if possible."""
     try:
         words = read_bytes(lock, _MOST_HOLDER).decode("utf-8", "replace")
     except (OSError, UnreadableError):
@@ -848,7 +845,6 @@ def held_elsewhere(run: RunDir) -> str:
 
 
 def _own_line() -> set[int]:
-    """Return the ids of this process and its ancestors."""
     pids, number = set[int](), os.getpid()
     while number and number not in pids:
         pids.add(number)
@@ -869,7 +865,7 @@ _ALLOW = "have its owner allow it, or choose another place"
 
 
 def _barred_folder(error: OSError) -> str:
-    """Return the first folder in an error's path that the user cannot access; empty if that is not the cause."""
+    """Return the first folder that the user cannot access; empty if that is not the cause."""
     if error.errno != errno.EACCES or not isinstance(error.filename, str | os.PathLike):
         return ""
     path = Path(error.filename)
@@ -918,7 +914,6 @@ def check_checkpoint_dir(name: str) -> None:
 
 
 def _starts_here(error: OSError) -> bool:
-    """Return whether an error's path is relative to the working directory."""
     name = error.filename
     return name is None or (isinstance(name, str | os.PathLike) and not Path(name).is_absolute())
 

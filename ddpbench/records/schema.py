@@ -567,10 +567,7 @@ _MANY: TypeAdapter[list[Record]] = TypeAdapter(Annotated[list[_Tagged], _AT_ONCE
 
 @cache
 def _one() -> TypeAdapter[Record]:
-    """Return the parser of a single record.
-
-    The parser is made on first use, because making it takes as long as reading 100 files.
-    """
+    """Return the parser, made on first use, because that takes as long as reading 100 files."""
     return TypeAdapter(_Tagged, config=_TEXTS_NOT_KEPT)
 
 

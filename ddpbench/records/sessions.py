@@ -56,10 +56,7 @@ class Sessions:
 
 
 def _spans(entries: Iterable[dict[str, Any]]) -> Iterable[tuple[datetime, datetime]]:
-    """Yield the start and the end of each session without an id.
-
-    Such entries come from an older version. In them, `started_utc` is the time at which the session ended.
-    """
+    """Yield start and end of sessions without an id. In this older version, `started_utc` is the end."""
     for entry in entries:
         if entry.get("session"):
             continue

@@ -49,7 +49,6 @@ def write_report(
 
 
 def _with_earlier(wanted: PictureFormats, run: RunDir) -> PictureFormats:
-    """Return `wanted` plus the formats of the pictures that an earlier report left in the run directory."""
     figures, slides = (
         {path.suffix[1:] for path in _pictures(folder)} for folder in (run.figures, run.slides)
     )
@@ -57,7 +56,6 @@ def _with_earlier(wanted: PictureFormats, run: RunDir) -> PictureFormats:
 
 
 def _pictures(folder: Path) -> list[Path]:
-    """Return the files in a folder that have names of this package's pictures; empty if the folder does not exist."""
     kinds = {"breakdown", "buckets", "communication", "evaluation", "heatmap", "heatmap-links", "inputs"}
     kinds |= {"laws", "layouts", "links", "links-settings", "network", "one-step", "precision", "scaling"}
     kinds |= {"checkpoints", "snapshots", "step-times", "strategies", "time-to-loss", "waterfall"}

@@ -135,10 +135,7 @@ def with_terms(html: str) -> str:
 
 
 def _has(text: str, word: str) -> bool:
-    """Return whether a word in the text begins with `word`.
-
-    A substring search comes first, because it is fast on large texts.
-    """
+    """Return whether a word in the text begins with `word`; the substring search first is fast on large texts."""
     return word in text and re.search(rf"\b{re.escape(word)}", text) is not None
 
 

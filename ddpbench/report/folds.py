@@ -88,7 +88,6 @@ def in_short(text: str) -> tuple[str, str]:
 
 
 def _ends(sentence: str) -> Iterator[int]:
-    """Yield where a sentence may be divided, outside brackets and quotation marks."""
     depth = 0
     for place, letter in enumerate(sentence):
         if letter in "([\N{LEFT DOUBLE QUOTATION MARK}":
@@ -102,7 +101,7 @@ def _ends(sentence: str) -> Iterator[int]:
 
 
 def _closes_at_end(rest: str) -> bool:
-    """Return whether the bracket that opens a text is closed at the text's end, just before the full stop."""
+    """Return whether the opening bracket closes at the text's end, just before the full stop."""
     depth = 0
     for place, letter in enumerate(rest):
         depth += (letter == "(") - (letter == ")")

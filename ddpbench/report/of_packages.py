@@ -102,7 +102,7 @@ def _made(
     environment: jinja2.Environment,
     draw: Callable[[Picture], DrawnPicture],
 ) -> OfPackage | None:
-    """Make, check and draw a package's section; return None if the package does not add a section for this run.
+    """Make, check and draw a package's section; None if it adds none to this run.
 
     Raises:
         RequestError: the section's function or its drawing fails, or the section cannot be rendered.
@@ -127,7 +127,7 @@ def _made(
 
 
 def _problem(section: Section, ids: Collection[str], names: Collection[str]) -> str:
-    """Describe the first id or file name of a section that is invalid or already used; empty if there is none.
+    """Describe the first invalid or used id or file name; empty if there is none.
 
     `ids` and `names` are the ids and the file names that the page already uses.
     """
@@ -151,7 +151,7 @@ def _problem(section: Section, ids: Collection[str], names: Collection[str]) -> 
 
 
 def _free(anchor: str, ids: Collection[str]) -> str:
-    """Return `anchor` with hyphens for spaces, and with hyphens appended until it differs from all `ids`."""
+    """Replace spaces by hyphens, and append hyphens until the id is unused."""
     anchor = "-".join(anchor.split())
     while anchor in ids:
         anchor += "-"
@@ -172,10 +172,7 @@ _NAMES = {
 
 
 def _wrong(value: object, kind: Any, where: str) -> Iterator[str]:
-    """Describe each part of `value` whose type does not match the annotation `kind`.
-
-    `where` is the path from the section to `value`, for example `tables[0].caption`.
-    """
+    """Describe each part of `value` that does not match the annotation `kind`; `where` is its path."""
     origin, among = typing.get_origin(kind), typing.get_args(kind)
     if origin in (Union, types.UnionType):
         if all(any(True for _ in _wrong(value, one, where)) for one in among):
@@ -200,7 +197,7 @@ def _is_of(value: object, kind: Any) -> bool:
 
 
 def _wrong_within(value: object, kind: Any, where: str) -> Iterator[str]:
-    """Yield the results of `_wrong` for the values in a mapping, or in a dataclass of the module `parts`."""
+    """Check the values in a mapping, or in a dataclass of the module `parts`."""
     if isinstance(value, Mapping):
         for key, one in value.items():
             for each, of in zip((key, one), typing.get_args(kind), strict=True):
@@ -217,7 +214,6 @@ def _words(where: str, value: object, kind: Any) -> str:
 
 
 def _type_words(kind: Any) -> str:
-    """Return the name of a type as text, for example `str`, `float or str or None`, or `tuple`."""
     if typing.get_origin(kind) in (Union, types.UnionType):
         return " or ".join(map(_type_words, typing.get_args(kind)))
     return "None" if kind is types.NoneType else str((typing.get_origin(kind) or kind).__name__)

@@ -73,10 +73,7 @@ def source_line(summary: RunSummary) -> str:
 
 
 def _stated_in(picture: Picture, every: Sequence[str]) -> set[str]:
-    """Return the phrases that a picture's subtitle or heading states, so that its caption need not repeat them.
-
-    `every` holds the conditions that all cases share.
-    """
+    """Return the phrases that the picture states outside its caption; `every` holds conditions shared by all cases."""
     own = picture.caption.conditions if isinstance(picture.caption, Sentence) else ()
     return {
         *every,
@@ -87,7 +84,7 @@ def _stated_in(picture: Picture, every: Sequence[str]) -> set[str]:
 
 
 def _subtitle(picture: Picture, every: Sequence[str]) -> str:
-    """Return a subtitle: the conditions that the heading does not state, and what brackets in the heading mean."""
+    """Return the conditions that the heading does not state, and what its brackets mean."""
     words = [*filter(None, [picture.group]), *every[:-1], *picture.label, *every[-1:]]
     outside = [word for word in dict.fromkeys(words) if word not in picture.heading]
     brackets = ["brackets: 95 % intervals"] if "[" in picture.heading else []

@@ -174,7 +174,6 @@ def sections_of(summary: RunSummary, rows: Sequence[Row]) -> list[Section]:
 
 
 def _answered(summary: RunSummary) -> list[str]:
-    """Return the ids of the answer's cases, the most important first."""
     return [case for one in summary.conclusions.answer for case in one.cases]
 
 
@@ -186,10 +185,6 @@ def _of_packages(
     ids: Iterable[str],
     wanted: PictureFormats,
 ) -> list[OfPackage]:
-    """Return the sections that installed packages register, with their pictures drawn.
-
-    `core` holds the page's other sections, and `ids` the ids of the page's table rows.
-    """
     taken = Taken(
         ids=ids_of_page() | ids_of(core) | {*ids},
         file_names=[picture.file_name for section in core for picture in section.pictures],
@@ -203,7 +198,6 @@ def _of_packages(
 
 
 def _downloads(summary: RunSummary) -> Mapping[str, str]:
-    """Return data URLs of the run's numbers as CSV and JSON, to download."""
     return {
         "csv": data_address("text/csv", csv_of(summary.cases)),
         "json": data_address("application/json", embedded_json(summary)),
@@ -213,7 +207,6 @@ def _downloads(summary: RunSummary) -> Mapping[str, str]:
 def _placed(
     made: Sequence[Section], numbers: TableCounter, shared: Collection[str], answer: Sequence[Finding]
 ) -> _Placed:
-    """Return the sections with placeholders for figures; figures and tables are numbered in the order of the page."""
     count = itertools.count(1)
     sections: _Placed = []
     for section in made:
@@ -234,7 +227,6 @@ def _placed(
 
 
 def _missing_from(sections: _Placed) -> Mapping[str, Sequence[int]]:
-    """Return, by case id, the numbers of the figures from which a case is missing."""
     affected: dict[str, list[int]] = {}
     for _, embedded, *_ in sections:
         for one in embedded:
@@ -246,7 +238,6 @@ def _missing_from(sections: _Placed) -> Mapping[str, Sequence[int]]:
 def _conclusions(
     said: Conclusions, sections: Sequence[Section], shared: Collection[str]
 ) -> Mapping[str, object]:
-    """Return the template variables for the banners, the answer, the findings and the caveats."""
     answer = _anchored(each_tag_once(said.answer), sections, shared)
     further = list(dict.fromkeys(tag for finding, _ in answer for tag in finding.further))
     limits = [*said.validity, *([f"The answer: {'; '.join(further)}."] if further else [])]
@@ -269,7 +260,6 @@ def _conclusions(
 
 
 def _holders(findings: Iterable[Finding]) -> Mapping[str, list[str]]:
-    """Return, for each tag, the numbers of the findings that have this tag."""
     holders: dict[str, list[str]] = {}
     for number, finding in enumerate(findings, start=1):
         for tag in finding.tags:
@@ -280,11 +270,7 @@ def _holders(findings: Iterable[Finding]) -> Mapping[str, list[str]]:
 def _anchored(
     findings: Iterable[Finding], sections: Sequence[Section], shared: Collection[str]
 ) -> Sequence[tuple[Finding, str]]:
-    """Return each finding with the anchor to which it links.
-
-    The link leads to the section that is the finding's evidence, or to the summary if the page lacks this section. The
-    phrases in `shared` are left out of the findings.
-    """
+    """Return each finding with the anchor of its evidence, or of the summary if the page lacks that."""
     anchors = {"summary", "method", "provenance", "validity"} | {section.anchor for section in sections}
     return [
         (
@@ -300,10 +286,7 @@ def _anchored(
 
 
 def _qualified_once(answer: Iterable[Finding]) -> set[str]:
-    """Return the answer's tags that other findings need not repeat.
-
-    Tags on the number of launches and on late replays are not included, because they may differ for each finding.
-    """
+    """Return the answer's tags that other findings need not repeat. Tags that vary by finding are left out."""
     return {
         tag for finding in answer for tag in finding.tags if "launch" not in tag and not tag.startswith(LATE)
     }
@@ -312,7 +295,6 @@ def _qualified_once(answer: Iterable[Finding]) -> set[str]:
 def _closing_tables(
     summary: RunSummary, rows: Sequence[Row], affected: Mapping[str, Sequence[int]], numbers: TableCounter
 ) -> Mapping[str, NumberedTable | None]:
-    """Return the tables after the sections, by template variable, numbered in the order of the page."""
     of_cores = (
         " (of cores, in how many there are)" if "slots" in _part(summary.about.machine, "identity") else ""
     )
@@ -331,7 +313,6 @@ def _closing_tables(
 
 
 def _words_on_run(summary: RunSummary) -> Mapping[str, object]:
-    """Return texts that say when and how the run was made, and the commands that continue it."""
     context = _part(summary.about.machine, "context")
     return {
         "context": context,
@@ -351,7 +332,6 @@ def _words_on_run(summary: RunSummary) -> Mapping[str, object]:
 
 
 def _in_short(summary: RunSummary) -> str:
-    """Summarize the run in one line: how much of it was done, when it started, and how long it took."""
     counts, context = summary.course.counts, _part(summary.about.machine, "context")
     failed = f"{counts.failed:,} failed" if counts.failed else "none failed"
     made = counts.succeeded + counts.failed
@@ -391,7 +371,7 @@ def _environment(shared: Collection[str]) -> jinja2.Environment:
 
 
 def _exactly(text: str) -> Markup:
-    """Return the HTML of a text that readers can copy unchanged from the page."""
+    """Return HTML that readers can copy unchanged from the page."""
     return Markup(escape(clean(text)))
 
 
@@ -401,10 +381,7 @@ def _part(machine: Mapping[str, object], name: str) -> Mapping[str, object]:
 
 
 def _resumes(summary: RunSummary) -> str:
-    """Return the command that continues the run.
-
-    If the run was planned for a launcher's nodes, return the `ddpbench plan` command, which prints what to run there.
-    """
+    """Return the command that continues the run, or the plan command if a launcher supplied the nodes."""
     context = _part(summary.about.machine, "context")
     if "submitted_nodes" in context:
         return command("ddpbench", "submit", str(Path(summary.about.run_path).parent))
@@ -414,7 +391,6 @@ def _resumes(summary: RunSummary) -> str:
 
 
 def _experiment(summary: RunSummary) -> Mapping[str, object]:
-    """Return the parsed experiment file; empty if it cannot be parsed."""
     try:
         return parse(summary.about.experiment_toml)
     except ValueError:
@@ -455,7 +431,7 @@ def used_words(summary: RunSummary) -> str:
 
 
 def _used_cores(case: Case, here: int) -> int:
-    """Return on how many of the `here` cores a case's ranks and loader workers may run; a replay may use all cores."""
+    """Return the cores that a case's ranks and loader workers may use; a replay may use all."""
     if case.compute != "real":
         return here
     processes = 1 if traits_of(case).one_process else case.world_size

@@ -47,7 +47,6 @@ class Series:
 
 
 def _most_ranks(every: Sequence[Series]) -> int:
-    """Return the largest number of ranks that was measured without oversubscription, or else the largest of all."""
     rows = [row for series in every for row in series.rows if row.ok and row.samples_per_s is not None]
     shared = {row.case.world_size for row in rows if row.oversubscribed}
     sizes = {row.case.world_size for row in rows}

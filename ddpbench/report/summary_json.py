@@ -114,7 +114,7 @@ def _failure(item: CaseFailure, label: str) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value for JSON: numpy's numbers become Python's, and NaN and infinity become None."""
+    """Convert a value for JSON: numpy's numbers become Python's, and NaN and infinity None."""
     if is_dataclass(value):
         return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):

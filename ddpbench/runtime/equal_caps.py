@@ -37,7 +37,6 @@ def without_equal(cases: Sequence[PlannedCase], gradients: Gradients) -> list[Pl
 
 
 def _groups(cases: Sequence[PlannedCase]) -> list[list[PlannedCase]]:
-    """Group cases that differ only in their bucket caps and may have the same buckets; leave out groups of one case."""
     groups: dict[grouping.GroupKey, list[PlannedCase]] = {}
     for entry in cases:
         options = entry.case.options
@@ -59,7 +58,7 @@ def open_words(cases: Sequence[PlannedCase]) -> str:
 def _alike(
     members: Sequence[PlannedCase], sizes: Sequence[int]
 ) -> list[tuple[PlannedCase, list[PlannedCase]]]:
-    """Return, for each set of cases with the same buckets, the case that represents the set, and the other cases.
+    """Return, per set of equal buckets, the case that stands for it and the others.
 
     `sizes` has the bytes of each gradient, in the order in which gradients become ready.
     """

@@ -126,7 +126,6 @@ class Tried:
 
 
 def _expected(case: Case) -> Tried | None:
-    """Return estimated times of a shipped workload, from its model's size; None for other workloads."""
     work = work_of(case)
     if work is None:
         return None
@@ -248,7 +247,7 @@ def gradient_width(case: Case) -> int:
 
 
 def _step_s(case: Case, replay: Replay) -> float:
-    """Return the wall-clock time of one step of a replay (s), as lengthened by the case's time dilation."""
+    """Return the wall time of a replay's step (s), lengthened by time dilation."""
     profile = replay.profile
     sent_s = _transfer_s(case, replay)
     hidden_s = min(case.dilation * profile.backward_s.mean, sent_s) if case.schedule == "overlapped" else 0.0
@@ -256,14 +255,11 @@ def _step_s(case: Case, replay: Replay) -> float:
 
 
 def _computation_s(case: Case, replay: Replay) -> float:
-    """Return the wall-clock time of one step of a replay without transfers (s), as lengthened by time dilation."""
+    """Return the wall time of a replay's step without transfers (s), lengthened by time dilation."""
     profile = replay.profile
     return case.dilation * (profile.forward_s.mean + profile.backward_s.mean + profile.optimizer_s.mean)
 
 
 def _transfer_s(case: Case, replay: Replay) -> float:
-    """Return the wall-clock time to aggregate a replay's gradients once over emulated links (s); 0 without such links.
-
-    The time includes the lengthening by time dilation.
-    """
+    """Return the wall time of one aggregation over emulated links (s), with time dilation; 0 without links."""
     return aggregation_s(case, gradient_bytes(case, replay))

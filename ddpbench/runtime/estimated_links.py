@@ -76,7 +76,7 @@ def _fsdp_s(case: Case, size: float, work: Work) -> float:
 
 
 def _pipeline_s(case: Case, size: float, work: Work) -> float:
-    """Return the time to pass activations and their gradients between stages, and to all-reduce among replicas (s)."""
+    """Return the time to pass activations and gradients between stages, and to average replicas (s)."""
     stages = case.world_size // _replicas(case)
     passed = case.global_batch / _replicas(case) * work.handed_on * _width(case)
     return 2 * _between_s(case, stages, passed) + _among_replicas_s(case, size / stages)
@@ -87,14 +87,13 @@ def _replicas(case: Case) -> int:
 
 
 def _ring_s(case: Case, ranks: int, size: float) -> float:
-    """Return the time in which `ranks` neighbouring ranks all-reduce `size` bytes in a ring (s)."""
     return _between_s(case, ranks, lower_bound_s(ranks, size, 1.0))
 
 
 def _among_replicas_s(case: Case, size: float) -> float:
-    """Return the time in which replicas all-reduce gradients, where each rank has a shard of `size` bytes (s).
+    """Return the time in which replicas all-reduce, with a shard of `size` bytes per rank (s).
 
-    All ranks of a replica exchange at the same time. Replicas on several nodes use the links between nodes.
+    All ranks of a replica exchange at once.
     """
     ring, links = lower_bound_s(_replicas(case), size, 1.0), Links.parse(case.fabric)
     if case.nodes == 1:
@@ -103,7 +102,6 @@ def _among_replicas_s(case: Case, size: float) -> float:
 
 
 def _between_s(case: Case, ranks: int, size: float) -> float:
-    """Return the time in which a rank sends `size` bytes to the next rank, among `ranks` neighbouring ranks (s)."""
     if ranks > case.ranks_per_node:
         return _between_nodes_s(case, size)
     return _within_node_s(Links.parse(case.fabric), size)
@@ -114,7 +112,7 @@ def _between_nodes_s(case: Case, size: float) -> float:
 
 
 def _within_node_s(links: Links, size: float) -> float:
-    """Return the time in which a rank sends `size` bytes to another rank of its node (s); 0 over a loopback."""
+    """Return the time to send `size` bytes within a node (s); 0 over a loopback."""
     return 0.0 if links.local_bandwidth is None else size / (PAYLOAD * links.local_bandwidth / 8)
 
 

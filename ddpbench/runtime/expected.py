@@ -91,7 +91,7 @@ class Expected:
         return self._needed_s(rounds, rounds - max(number, 1))
 
     def _needed_s(self, rounds: int, starts: int) -> float:
-        """Return the expected time left for `rounds` rounds, all proofs, and `starts` starts of the servers (s)."""
+        """Return the time left for `rounds` rounds, all proofs and `starts` server starts (s)."""
         needed_s = sum(self.proof_s(case) for case in to_prove(self._done.unproved))
         needed_s += self._starts_s(starts)
         return needed_s + sum(
@@ -99,5 +99,5 @@ class Expected:
         )
 
     def _starts_s(self, rounds: int) -> float:
-        """Return the expected time to start fork servers for `rounds` more rounds (s); 0 if servers keep running."""
+        """Return the time to start servers for `rounds` rounds (s); 0 if they keep running."""
         return 0.0 if self._shared else max(0, rounds) * self.server_start_s

@@ -47,7 +47,6 @@ def finished_launches(
 
 
 def _timed(records: LaunchRecords) -> bool:
-    """Return whether every rank of a launch recorded timed steps."""
     assert records.outcome is not None
     timed = sum(any(block.phase == "timed" for block in rank.of(Block)) for rank in records.ranks)
     return timed >= len(records.outcome.exit_codes)
@@ -111,5 +110,5 @@ class Endings:
 
 
 def _place(purpose: Purpose, number: int) -> int:
-    """Return a launch's index among its case's launches: 0 for the proof, then the rounds."""
+    """Return a launch's index among its case's: 0 for the proof, then the rounds."""
     return 0 if purpose == "proof" else 1 + number

@@ -89,7 +89,6 @@ def _check_written(directory: LaunchDir, seen: Seen) -> None:
 
 
 def _server_gone(seen: Seen, *, oom: bool) -> LaunchVerdict | None:
-    """Return a verdict if the fork server ended early, which also ends its ranks; otherwise None."""
     if not seen.server_gone:
         return None
     advice = "this machine ran out of memory: use a smaller batch or model" if oom else "use --retry-failed"
@@ -100,10 +99,6 @@ def _server_gone(seen: Seen, *, oom: bool) -> LaunchVerdict | None:
 
 
 def _hung(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
-    """Return a verdict if the watchdog saw no progress; otherwise None.
-
-    If ranks wait for data, the first of them is blamed.
-    """
     if not seen.hang:
         return None
     rank, error = seen.hung_rank or 0, seen.hang
@@ -122,7 +117,6 @@ def _hung(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
 
 
 def _rank_killed(records: LaunchRecords, seen: Seen, *, oom: bool) -> LaunchVerdict | None:
-    """Return a verdict if the first failed rank was killed by a signal; otherwise None."""
     killed = seen.first_bad
     if killed is None or seen.codes[killed] >= 0:
         return None
@@ -141,10 +135,7 @@ def _rank_killed(records: LaunchRecords, seen: Seen, *, oom: bool) -> LaunchVerd
 
 
 def _left_early(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
-    """Return a verdict if the launch failed because a rank ended without a record; otherwise None.
-
-    That is the cause if this rank failed first, or if all recorded failures are lost connections to other ranks.
-    """
+    """Blame a rank without a record if it failed first, or if all other failures are lost connections."""
     outcomes = _outcomes(records)
     left = [
         rank
@@ -169,10 +160,6 @@ def _left_early(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
 
 
 def _said_what_failed(records: LaunchRecords) -> LaunchVerdict | None:
-    """Return a verdict if ranks recorded failures; otherwise None.
-
-    The cause is the earliest failure that is not a lost connection, if there is such a failure.
-    """
     bad = [
         (rank, outcome)
         for rank, outcome in _outcomes(records).items()
@@ -192,10 +179,6 @@ def _said_what_failed(records: LaunchRecords) -> LaunchVerdict | None:
 
 
 def _ended_unrecorded(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
-    """Return a verdict if a rank ended with a non-zero exit code.
-
-    Otherwise None. Called if no record names a cause of the failure.
-    """
     bad = seen.first_bad
     if bad is None:
         return None
@@ -205,7 +188,6 @@ def _ended_unrecorded(records: LaunchRecords, seen: Seen) -> LaunchVerdict | Non
 
 
 def _silent(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
-    """Return a verdict if a rank ended before it recorded an outcome; otherwise None."""
     outcomes = _outcomes(records)
     silent = [rank for rank in range(seen.ranks) if outcomes.get(rank) is None]
     if not silent:
@@ -215,10 +197,7 @@ def _silent(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
 
 
 def _not_whole(records: LaunchRecords, purpose: Purpose) -> LaunchVerdict | None:
-    """Return a verdict if a proof has no comparison, or if records are damaged; otherwise None.
-
-    Called if all ranks succeeded.
-    """
+    """Fail a proof without a comparison, or damaged records, after all ranks succeeded."""
     if purpose == "proof" and not any(rank.of(Proof) for rank in records.ranks):
         return LaunchVerdict(status="failed", error="the proof made no comparison")
     if records.damage:
@@ -291,7 +270,6 @@ def _outcomes(records: LaunchRecords) -> dict[int, RankOutcome | None]:
 
 
 def _missed(records: LaunchRecords) -> str:
-    """Describe a message that some rank did not receive, with its collective and sender; `""` if there is none."""
     errors = (outcome.error for outcome in _outcomes(records).values() if outcome is not None)
     missed = next((error for error in errors if NOT_TRANSFERRED in error), "")
     start = missed.find("rank ")
@@ -360,6 +338,5 @@ def waited_seconds(records: LaunchRecords) -> float:
 
 
 def _waited_ns(rank: RankRecords) -> int:
-    """Return how long a rank waited for its turn, in warm-up and before its blocks (ns)."""
     warmups = sum(warmup.waited_ns for warmup in rank.of(Warmup))
     return warmups + sum(block.waited_ns for block in rank.of(Block))

@@ -81,7 +81,7 @@ _STALE_S = 3600.0
 
 
 def _program(launcher: str) -> str | None:
-    """Return the path of a launcher's program, next to this Python or on PATH; None if it is not found."""
+    """Return a launcher's program, next to this Python or on PATH; None if not found."""
     own = Path(sys.executable).parent / launcher
     return str(own) if own.is_file() else shutil.which(launcher)
 
@@ -111,7 +111,7 @@ def check_launcher(launcher: str) -> None:
 
 
 def _check_mpiexec(program: str) -> None:
-    """Check that an mpiexec supports PMI, as MPICH's does. Ranks learn their numbers through PMI.
+    """Check that an mpiexec supports PMI, from which ranks learn their numbers.
 
     Raises:
         MachineError: the mpiexec does not support PMI, or cannot be run.
@@ -366,7 +366,7 @@ class LaunchedRanks:
 
 
 def _remove_stale_pages() -> None:
-    """Remove this user's temporary folders that killed sweeps left behind and that no process has locked."""
+    """Remove this user's temporary folders that killed sweeps left and no process has locked."""
     folders = {_pages(launcher) for launcher in ("torchrun", "ray")}
     for path in [path for folder in folders for path in Path(folder).glob(f"{_PAGE}*")]:
         with contextlib.suppress(OSError):
@@ -382,6 +382,5 @@ def _remove_stale_pages() -> None:
 
 
 def _pages(launcher: str) -> str:
-    """Return the folder in which temporary folders for this launcher are made."""
     usual = tempfile.gettempdir()
     return "/tmp" if launcher == "ray" and len(usual) > _SHORT and Path("/tmp").is_dir() else usual

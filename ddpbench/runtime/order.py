@@ -56,10 +56,7 @@ def _in_order(case_ids: Sequence[str], positions: Positions) -> list[str]:
 
 
 def _rounds(cases: int, rounds_min: int, rng: random.Random) -> Iterator[Positions]:
-    """Yield orders endlessly, in pairs of an order and its reverse.
-
-    If `rounds_min` is odd and above 1, three balanced orders come first.
-    """
+    """Yield pairs of an order and its reverse; for an odd `rounds_min` above 1, three balanced orders first."""
     if rounds_min >= 3 and rounds_min % 2:
         three = list(_search(cases, rng) or construct_three(cases))
         rng.shuffle(three)
@@ -85,10 +82,7 @@ def construct_three(cases: int) -> tuple[Positions, Positions, Positions]:
 
 
 def _search(cases: int, rng: random.Random) -> tuple[Positions, Positions, Positions] | None:
-    """Search for three balanced orders by random exchanges in the second, each followed by choosing the best third.
-
-    Return None if there are too many cases or no orders are found.
-    """
+    """Return three balanced orders found by random exchanges; None if there are too many cases or none is found."""
     if cases > MOST_SEARCHED:
         return None
     first = list(range(cases))
@@ -109,9 +103,9 @@ def _search(cases: int, rng: random.Random) -> tuple[Positions, Positions, Posit
 
 
 def _third(first: Positions, second: Positions) -> tuple[Positions, list[int]]:
-    """Return the third order that best balances two others, and a measure of each case's remaining imbalance.
+    """Return the order that best balances two others, and each case's imbalance.
 
-    The measure is 0 if the case's position sum is within 1/2 of the mean, and otherwise twice the excess.
+    The imbalance is 0 if the position sum is within 1/2 of the mean, otherwise twice the excess.
     """
     sums = [a + b for a, b in zip(first, second, strict=True)]
     third = [0] * len(sums)

@@ -128,7 +128,7 @@ class RunningServer:
 
     @property
     def _tail(self) -> str:
-        """Return the end of a message, with the log's last line and, if the log stays, its path."""
+        """Return the end of a message: the log's last line and, if the log stays, its path."""
         return tail_of(self._log, where=self._log_stays)
 
     @property
@@ -171,10 +171,7 @@ class RunningServer:
         return [json.loads(line) for line in lines]
 
     def _ended(self, code: int) -> str:
-        """Describe in words how the server ended, given its exit code.
-
-        The server's log does not say this if the kernel killed the server.
-        """
+        """Describe how the server ended, which its log does not say if the kernel killed it."""
         if code >= 0:
             return f"ended with exit code {code}"
         killed = f"was killed by {signal_name(-code)}"
@@ -185,8 +182,7 @@ class RunningServer:
         return f"{killed}, as the kernel does where memory runs out, and batch systems at their limits"
 
     def _look(self) -> None:
-        """Check at most once per second whether the server is stopped; end it after `STOPPED_LOOKS` such checks in a
-        row.
+        """End a server that was stopped at `STOPPED_LOOKS` checks in a row, at most one per second.
 
         Raises:
             ServerGoneError: the server has been ended.

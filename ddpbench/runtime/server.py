@@ -35,7 +35,7 @@ MOST_LANES = 16
 
 
 class _Pages:
-    """Shared memory in which ranks count their steps, one page per lane; ranks inherit its file descriptor."""
+    """Shared memory in which ranks count steps, one page per lane; ranks inherit its descriptor."""
 
     def __init__(self) -> None:
         self.fd = os.memfd_create("ddpbench-heartbeat", os.MFD_CLOEXEC)

@@ -67,7 +67,6 @@ _TRIED = ("workload", "workload_options_json")
 
 
 def _with(cases: Sequence[Case], tried_: Mapping[str, Case]) -> str:
-    """Name the workload options with which a problem occurred; `""` if it occurred with all options that were tried."""
     every = {name for name, case in tried_.items() if cases and case.workload == cases[0].workload}
     if len(every) == len(cases):
         return ""
@@ -76,7 +75,6 @@ def _with(cases: Sequence[Case], tried_: Mapping[str, Case]) -> str:
 
 
 def _too_few(facts: Mapping[str, Any], largest: Case) -> str:
-    """Say why the workload has too few samples for the largest case; `""` if it has enough."""
     dealt = facts.get("dealt_samples")
     why = largest.too_few(dealt) if dealt is not None else ""
     return f"at {counted(largest.world_size, 'rank')} {why}" if why else ""
@@ -195,14 +193,12 @@ def identifying(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _few(names: Sequence[str]) -> str:
-    """Return the first two names as text, and how many more there are."""
     shown = [name.removeprefix("network.") for name in names[:2]]
     more = len(names) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def _types(facts: Mapping[str, Any]) -> str:
-    """Name the parameters' number types in words; `""` if all are float32."""
     types = tuple(facts.get("types", ()))
     return "" if types in ((), ("float32",)) else f" ({series_of(types)})"
 

@@ -48,7 +48,7 @@ class TurnstileGoneError(ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A side's request for the turn. If `meets` is true, other sides' launches must first reach the meeting point."""
+    """A side's request for the turn. If `meets`, other launches must first reach the meeting point."""
 
     side: str
     connection: socket.socket
@@ -157,7 +157,6 @@ class Turnstile:
             self._ended(side)
 
     def _ended(self, side: str) -> None:
-        """Record that a side's launch has ended: take the turn from the side, and delete its requests and meeting."""
         self._waiting = [entry for entry in self._waiting if entry.side != side]
         self._launched.discard(side)
         self._met.discard(side)
@@ -181,7 +180,6 @@ class Turnstile:
                 self._holder = ""
 
     def _next(self) -> _Waiting | None:
-        """Return the waiting side that gets the next turn; None if none of them may continue."""
         able = [entry for entry in self._waiting if self._may_go_on(entry)]
         if self._dice is None or not able:
             return able[0] if able else None
@@ -189,7 +187,6 @@ class Turnstile:
         return self._dice.choice([entry for entry in able if self._turns.get(entry.side, 0) == fewest])
 
     def _may_go_on(self, entry: _Waiting) -> bool:
-        """Return whether a waiting side may get the turn now, because it need not wait for other sides' launches."""
         if not entry.meets:
             return True
         here = self._places.get(entry.side, -1)
@@ -219,7 +216,7 @@ class Turnstile:
                         ready.close()
 
     def _heard(self, connection: socket.socket) -> bool:
-        """Read a request from a connection and process it; return whether the connection stays open.
+        """Process a request; return whether the connection stays open.
 
         A client sends its next request only after the answer to the previous one.
         """
@@ -343,7 +340,6 @@ class Turn:
         return time.perf_counter_ns() - began
 
     def _heard(self) -> bytes | None:
-        """Return the answer's byte, or empty bytes if the turnstile is closed; None if there is no answer yet."""
         try:
             return self._socket.recv(1)
         except TimeoutError:

@@ -129,5 +129,5 @@ class Seen:
 
 
 def _progress(pulse: Pulse) -> tuple[int, int]:
-    """Return a sort key for a rank's progress: the index of its phase in `PHASES`, then its number of steps."""
+    """Return a sort key: the index of the phase, then the number of steps."""
     return (PHASES.index(pulse.phase) if pulse.phase in PHASES else len(PHASES), pulse.steps)

@@ -45,10 +45,9 @@ def without_all_threads(experiment: Experiment) -> Experiment:
 
 
 def _with_all_threads(experiment: Experiment, cores: int | None) -> Experiment:
-    """Return the experiment with `all` threads replaced by `cores`, for the strategy `single` only.
+    """Replace `all` threads by `cores`, for the strategy `single` only.
 
-    `all` is removed without a replacement if `cores` is None or already among the thread counts. It is also removed if
-    the experiment lacks `single` or has only replays, whose ranks sleep instead of computing.
+    Remove `all` without replacement if that is impossible, or the experiment has only replays, which sleep.
     """
     given = experiment.axes.get(_THREADS, [])
     if _ALL not in given:
@@ -71,7 +70,7 @@ def _with_all_threads(experiment: Experiment, cores: int | None) -> Experiment:
 
 
 def _counted(values: Sequence[Any], count: int | None) -> list[Any]:
-    """Return these thread counts with `all` replaced by `count`. If `count` is None, `all` is left out."""
+    """Replace `all` by `count`, or leave it out if `count` is None."""
     if count is None:
         return [value for value in values if value != _ALL]
     return [count if value == _ALL else value for value in values]
@@ -101,9 +100,9 @@ def left_out(experiment: Experiment) -> str:
 
 
 def _layouts(experiment: Experiment) -> list[tuple[int, int]]:
-    """Return the fabric's layouts as (nodes, ranks per node); empty if the experiment does not give both numbers.
+    """Return the layouts as (nodes, ranks per node); empty if the experiment lacks either.
 
-    If world sizes and nodes are both axes, each node has one rank, because nobody asked for any other layout.
+    If world sizes and nodes are both axes, each node has one rank.
     """
     nodes, a_node = (_of_fabric(experiment, name) for name in ("nodes", "ranks_per_node"))
     if crossed_axis(experiment) == "fabric.nodes":
@@ -114,7 +113,6 @@ def _layouts(experiment: Experiment) -> list[tuple[int, int]]:
 
 
 def _of_fabric(experiment: Experiment, name: str) -> Sequence[Any]:
-    """Return the values of a setting of the fabric: its axis's values, or a list of its single value."""
     fabric = experiment.fabric
     values: Sequence[Any] = experiment.axes.get(
         f"fabric.{name}", [getattr(fabric, name) if fabric is not None else None]
@@ -123,13 +121,13 @@ def _of_fabric(experiment: Experiment, name: str) -> Sequence[Any]:
 
 
 def _fitting(experiment: Experiment) -> list[int]:
-    """Return the sorted world sizes of the fabric's layouts, plus 1 for base cases; empty if there are no layouts."""
+    """Return the layouts' world sizes, plus 1 for base cases; empty without layouts."""
     layouts = _layouts(experiment)
     return sorted({1, *(nodes * a_node for nodes, a_node in layouts)}) if layouts else []
 
 
 def _unfit_pairs(experiment: Experiment, sizes: Sequence[int]) -> list[dict[str, list[Any]]]:
-    """Return rules that exclude each of these world sizes with the node counts or layouts that it does not fit."""
+    """Return rules that exclude each world size with node counts that it does not fit."""
     given = experiment.axes["world_size"]
     rules: list[dict[str, list[Any]]] = []
     if crossed_axis(experiment) == "nodes":
@@ -145,7 +143,6 @@ def _unfit_pairs(experiment: Experiment, sizes: Sequence[int]) -> list[dict[str,
 
 
 def _most_ranks(experiment: Experiment) -> int | None:
-    """Return the world size of the fabric's largest layout; None if the fabric sets no nodes."""
     nodes, a_node = (_of_fabric(experiment, name) for name in ("nodes", "ranks_per_node"))
     return max((n * (m or 1) for n in nodes for m in a_node if n is not None), default=None)
 

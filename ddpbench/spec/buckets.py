@@ -55,7 +55,7 @@ def caps_worth(sizes: Sequence[int], taken: Sequence[BucketCap], shrink: int = 1
 
 
 def _rounded(value: float) -> float:
-    """Return a value rounded to two significant digits."""
+    """Round to two significant digits."""
     return round(value, 1 - math.floor(math.log10(value)))
 
 

@@ -262,7 +262,7 @@ class Case:
         )
 
     def _contents(self) -> dict[str, Any]:
-        """Return all fields by name, without the deep copies of `asdict`, which take too long for a thousand cases."""
+        """Return all fields, without `asdict`'s deep copies, which take too long for a thousand cases."""
         return {name: getattr(self, name) for name in self.__slots__}
 
     @property

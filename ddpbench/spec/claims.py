@@ -47,7 +47,7 @@ def _one_line(text: str) -> str:
 
 
 def _no_bare_per_cent(value: object) -> object:
-    """Check that a fraction was not written as a percentage without the % sign, and return the fraction.
+    """Refuse a percentage that lacks its sign.
 
     Raises:
         ValueError: the number is 1 or more.
@@ -241,8 +241,6 @@ class PlannedClaim:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Matched:
-    """The pairs of a claim, and the combinations of settings that each of its two sides selects."""
-
     pairs: tuple[tuple[str, str], ...]
     sides: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]
     """Combinations of settings that each side selects."""
@@ -330,7 +328,7 @@ def _matched(claim: Claim, axes: Collection[str], entries: Sequence[PlannedCase]
 
 
 def _rest(setting: Mapping[str, Any], axes: Collection[str], free: Collection[str]) -> str:
-    """Return the values of all axes except `free` ones, as a text that is equal for combinations that form a pair."""
+    """Return the values of all but `free` axes as a text, equal for combinations that form a pair."""
     return repr([setting.get(axis) for axis in axes if axis not in free])
 
 

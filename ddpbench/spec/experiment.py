@@ -142,7 +142,6 @@ def parse_experiment(
 
 
 def _not_in(written: Mapping[str, Any], settings: Iterable[Sequence[str]]) -> Iterator[list[str]]:
-    """Yield the keys of tables that the overrides `settings` use and that the file does not have."""
     for keys in settings:
         table: Any = written
         for depth, part in enumerate(keys[:-1], start=1):
@@ -152,10 +151,7 @@ def _not_in(written: Mapping[str, Any], settings: Iterable[Sequence[str]]) -> It
 
 
 def _blamed(source: str, problems: Sequence[Problem], settings: Sequence[Sequence[str]]) -> ExperimentError:
-    """Return the error for these problems.
-
-    For each problem that an override causes, the error names `--set` instead of the file.
-    """
+    """Return the error, which names `--set` instead of the file for problems due to overrides."""
     given = {".".join(keys) for keys in settings}
     own = [problem.path == "--set" or _owner_path(problem.path) in given for problem in problems]
     if all(own):
@@ -170,7 +166,6 @@ def _blamed(source: str, problems: Sequence[Problem], settings: Sequence[Sequenc
 
 
 def _owner_path(path: str) -> str:
-    """Return a problem's path without the index of an item in a list."""
     return path.partition("[")[0]
 
 
@@ -210,7 +205,7 @@ def _uneven_rounds(experiment: Experiment) -> Iterator[Problem]:
 
 
 def _with_dtype(experiment: Experiment, catalog: Catalog) -> Experiment:
-    """Return the experiment with the dtype `default` replaced by float32, unless a workload is a user's own class."""
+    """Replace the dtype `default` by float32, unless a workload is a user's own class."""
     names = experiment.axes.get("workload", [experiment.base.workload])
     if experiment.base.dtype != "default" or any(catalog.workload(name).own for name in names):
         return experiment
@@ -218,7 +213,7 @@ def _with_dtype(experiment: Experiment, catalog: Catalog) -> Experiment:
 
 
 def _env(data: object, problems: list[Problem]) -> dict[str, str]:
-    """Return the variables of `[env]`, with numbers turned into texts; add a problem for each invalid variable."""
+    """Return `[env]` with numbers as texts; add a problem for each invalid variable."""
     if not isinstance(data, dict):
         problems.append(Problem(path="env", message=f"must be a table, not {shortened(data)}"))
         return {}
@@ -285,7 +280,7 @@ def explain(
 
 
 def _choice_meant(item: ErrorDetails) -> str:
-    """Return `did you mean ...? ` for the nearest allowed value; empty if none is near or no values are listed."""
+    """Return `did you mean ...? ` for the nearest allowed value; empty if none is near."""
     if item["type"] != "literal_error" or not isinstance(item["input"], str):
         return ""
     return meant(item["input"], re.findall("'([^']*)'", str(item.get("ctx", {}).get("expected", ""))))
@@ -357,9 +352,9 @@ def _own_excludes(
     models: Mapping[str, type[BaseModel]],
     problems: list[Problem],
 ) -> None:
-    """Add a problem for each option of a user's own class in an exclude if no case has the option or the value.
+    """Add problems for excludes by options of a user's class that no case has.
 
-    No model describes these options. So the known options and values are those that the experiment itself sets.
+    No model describes these options, so the experiment's own settings decide.
     """
     rules = data.get("exclude", [])
     options = data.get("options", {})
@@ -439,10 +434,6 @@ def _names(
     catalog: Catalog,
     problems: list[Problem],
 ) -> list[str]:
-    """Return the names of strategies and workloads that cannot be used, and add problems for them.
-
-    If several names of one setting cannot be used for the same reason, they share a problem.
-    """
     unusable: list[str] = []
     lacking: dict[tuple[str, str], list[str]] = {}
 
@@ -486,7 +477,6 @@ def _options(
     unusable: Sequence[str],
     problems: list[Problem],
 ) -> None:
-    """Add the problems of all tables of options, except the tables of `unusable` strategies and workloads."""
     unknown = {
         one for name in unusable for one in (name, name.partition(":")[0], catalog.options_table(name))
     }
@@ -504,7 +494,6 @@ def _options(
 
 
 def _not_an_owner(owner: str, models: Iterable[str], catalog: Catalog) -> str:
-    """Say why a table of options cannot have the name `owner`, and which name in `models` may be meant."""
     table = catalog.options_table(owner)
     for name in models:
         whole = catalog.options_table(name)

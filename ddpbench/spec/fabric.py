@@ -222,7 +222,7 @@ def fabric_overrides(text: str) -> list[str]:
 
 @contextlib.contextmanager
 def _named(what: str) -> Iterator[None]:
-    """If the body raises a ValueError about a number, add the number's name, `what`, to the message."""
+    """Add the number's name to a ValueError about it."""
     try:
         yield
     except ValueError as error:

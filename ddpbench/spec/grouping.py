@@ -98,7 +98,6 @@ def own_types(case: Case, machine: Mapping[str, Any]) -> str:
 
 
 def _own_facts(case: Case, machine: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the facts about a case's own workload that a trial of one step added to `machine.json`; empty if none."""
     context = machine.get("context")
     own = context.get("own_workloads", {}) if isinstance(context, Mapping) else {}
     facts: object = None
@@ -292,7 +291,7 @@ def _key(case: Case, names: tuple[str, ...], but: Collection[str]) -> GroupKey:
 
 @cache
 def _readers(names: tuple[str, ...], but: tuple[str, ...]) -> list[Callable[[Case], Hashable]]:
-    """Return functions that read these fields of a case. The list is cached, because a report needs many keys."""
+    """Return functions that read these fields, cached because a report needs many keys."""
     return [_VALUES[name] for name in names if name not in but]
 
 

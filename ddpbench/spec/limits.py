@@ -42,13 +42,13 @@ def _number(value: float) -> str:
 
 
 def _span(seconds: float) -> str:
-    """Return a duration in words, in one unit: `1 ms`, `1 h`, `30 days`."""
+    """Return a duration in one unit: `1 ms`, `1 h`, `30 days`."""
     unit, scale = next(((unit, scale) for unit, scale in _SPANS if seconds >= scale), ("s", 1.0))
     return f"{seconds / scale:g} {unit if seconds != _DAY_S else 'day'}"
 
 
 def _fraction(text: str) -> float:
-    """Return the fraction in a text such as `1 %`; NaN if the text is not a percentage."""
+    """Return the fraction in a text such as `1 %`; NaN for other texts."""
     number = text.strip().removesuffix("%")
     try:
         return float(number) / 100 if text.strip().endswith("%") else float("nan")

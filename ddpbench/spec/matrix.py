@@ -77,7 +77,6 @@ def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[P
 
 
 def _add_base_cases(planned: dict[str, PlannedCase], devices: Devices) -> None:
-    """Add the base case of each runnable case to `planned`, whose keys are case ids, unless it is already a key."""
     runnable = [entry for entry in planned.values() if entry.skip_reason is None]
     for entry in runnable:
         baseline = entry.case.baseline()
@@ -87,7 +86,7 @@ def _add_base_cases(planned: dict[str, PlannedCase], devices: Devices) -> None:
 
 
 def _check_count(experiment: Experiment) -> None:
-    """Check that the matrix is not too large, before it is built.
+    """Check the matrix's size before it is built.
 
     Raises:
         ExperimentError: the axes make too many combinations.
@@ -104,10 +103,7 @@ def _check_count(experiment: Experiment) -> None:
 
 
 def _setting(experiment: Experiment, axes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all settings of a combination by name: fields of `Base`, `fabric.X`, `env.X`, and the axes.
-
-    `axes` has the combination's value of each axis, which takes precedence.
-    """
+    """Return all settings of a combination; its `axes` take precedence."""
     fabric = experiment.fabric or FabricSettings()
     linked = {f"fabric.{name}": getattr(fabric, name) for name in FabricSettings.model_fields}
     variables = {f"env.{name}": value for name, value in experiment.env.items()}
@@ -121,10 +117,7 @@ def _plan_case(
     devices: Devices,
     problems: list[Problem],
 ) -> PlannedCase | None:
-    """Return the case of a combination, with a reason if it will not run.
-
-    If the combination cannot be a case, add a problem and return None.
-    """
+    """Return a combination's case, with a reason if it will not run; None with a problem if it cannot be one."""
     strategy = catalog.strategy(setting["strategy"])
     workload = catalog.workload(setting["workload"])
     layout = _layout(experiment, setting, problems)
@@ -162,7 +155,6 @@ def _plan_case(
 
 
 def _against_fabric(setting: Mapping[str, Any], backend: str) -> Iterator[Problem]:
-    """Yield problems for settings of a combination that cannot be used with emulated links."""
     if backend == "nccl":
         message = (
             "nccl does not use emulated links, which are the kernel's links between network "
@@ -178,7 +170,7 @@ def _against_fabric(setting: Mapping[str, Any], backend: str) -> Iterator[Proble
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Laid:
-    """Decisions for a combination of settings: ranks, nodes, samples per step, device, backend and links."""
+    """What is decided for a combination: ranks, nodes, samples per step, device, backend, links."""
 
     world_size: int
     nodes: int
@@ -190,10 +182,7 @@ class _Laid:
 
     @property
     def ranks_per_node(self) -> int:
-        """Return the number of ranks per node.
-
-        If the ranks do not divide evenly over the nodes, return the number of all ranks; the case will not run.
-        """
+        """Return ranks per node, or all ranks if they do not divide evenly; the case will not run then."""
         return self.world_size // self.nodes if self.world_size % self.nodes == 0 else self.world_size
 
 
@@ -206,7 +195,6 @@ def _case(
     laid: _Laid,
     options: tuple[str, str],
 ) -> Case:
-    """Return the case of a combination; `options` has the strategy's and the workload's options, as JSON."""
     asked = setting["launcher"]
     decided = {
         "experiment": experiment.name,
@@ -253,10 +241,7 @@ def _batch(
     trainers: int,
     problems: list[Problem],
 ) -> tuple[int, int] | None:
-    """Return the local and the global batch of a case.
-
-    If the given batches do not suit the scaling, add a problem and return None.
-    """
+    """Return local and global batch; None with a problem if the given ones do not suit the scaling."""
     local_batch: int | None = setting["local_batch"]
     global_batch: int | None = setting["global_batch"]
     if "scaling" in experiment.axes:  # each kind of scaling uses the batch that it fixes
@@ -285,7 +270,6 @@ def _options_json(
     workload: WorkloadInfo,
     problems: list[Problem],
 ) -> tuple[str, str] | None:
-    """Return the options of strategy and workload as JSON; if any are invalid, add problems and return None."""
     owners = (
         (setting["strategy"], strategy.options),
         (setting["workload"].partition(":")[0], workload.options),
@@ -301,7 +285,6 @@ def _options_json(
 def _as_json(
     model: type[BaseModel], given: Mapping[str, Any], path: str, problems: list[Problem]
 ) -> str | None:
-    """Return validated options as JSON; if they are invalid or JSON cannot hold them, add problems and return None."""
     try:
         with process_kept():
             options = model.model_validate(given)
@@ -326,7 +309,6 @@ def _as_json(
 
 
 def _has_json(options: BaseModel, name: str) -> bool:
-    """Return whether the option `name` can be written as JSON."""
     try:
         json.dumps(options.model_dump(mode="json", include={name}))
     except (Exception, SystemExit):
@@ -335,7 +317,6 @@ def _has_json(options: BaseModel, name: str) -> bool:
 
 
 def _device_and_backend(setting: Mapping[str, Any], devices: Devices) -> tuple[str, str]:
-    """Return the device and the backend of a case, with `auto` replaced by this machine's."""
     device = devices.kind if setting["device"] == "auto" else setting["device"]
     backend = setting["backend"]
     if backend == "auto":
@@ -344,10 +325,7 @@ def _device_and_backend(setting: Mapping[str, Any], devices: Devices) -> tuple[s
 
 
 def _env_json(setting: Mapping[str, Any], *, uses_backend: bool) -> str:
-    """Return a combination's environment variables as JSON.
-
-    Variables of communication libraries are only included if a backend moves data.
-    """
+    """Return the variables as JSON; communication libraries' only if a backend moves data."""
     variables = {
         name.removeprefix("env."): value for name, value in setting.items() if name.startswith("env.")
     }
@@ -355,22 +333,19 @@ def _env_json(setting: Mapping[str, Any], *, uses_backend: bool) -> str:
 
 
 def _chosen(asked: str, usual: str, choice: Sequence[str], *, own: bool = False) -> str:
-    """Return the requested algorithm or schedule if it is among the strategy's choices; otherwise the default, `usual`.
-
-    If `own` is true, a user's own class may be requested, too.
-    """
+    """Return the request if it is among the choices (or, with `own`, a user's class), else `usual`."""
     return asked if asked in choice or (own and is_import_path(asked)) else usual
 
 
 def _dtype(asked: str, workload: WorkloadInfo) -> str:
-    """Return a case's `dtype`: the requested one, or by default float32, or `own` for a user's own class."""
+    """Return the requested dtype; by default float32, or `own` for a user's own class."""
     if asked != "default":
         return asked
     return OWN_TYPES if workload.own else "float32"
 
 
 def _unknown_choices(experiment: Experiment, catalog: Catalog) -> Iterable[Problem]:
-    """Yield a problem for each algorithm and schedule that no strategy of the experiment offers."""
+    """Yield problems for algorithms and schedules that no strategy offers."""
     names = experiment.axes.get("strategy", [experiment.base.strategy])
     infos = [catalog.strategy(name) for name in names]
     for setting in ("algorithm", "schedule"):
@@ -404,7 +379,6 @@ def _missing_algorithms(names: Iterable[str], catalog: Catalog, where: str) -> I
 
 
 def _options(experiment: Experiment, setting: Mapping[str, Any], owner: str) -> dict[str, Any]:
-    """Return the options of the strategy or workload `owner` in a combination, including options that are axes."""
     start = f"options.{owner}."
     axes = {key.removeprefix(start): value for key, value in setting.items() if key.startswith(start)}
     return {**experiment.options.get(owner, {}), **axes}
@@ -413,10 +387,9 @@ def _options(experiment: Experiment, setting: Mapping[str, Any], owner: str) -> 
 def _layout(
     experiment: Experiment, setting: Mapping[str, Any], problems: list[Problem]
 ) -> tuple[int, int] | None:
-    """Return a combination's world size and number of nodes; if they are invalid, add a problem and return None.
+    """Return world size and nodes; None with a problem if invalid.
 
-    On a fabric, any two of nodes, ranks per node and world size determine the third. There are never more nodes than
-    ranks.
+    Any two of nodes, ranks per node and world size determine the third.
     """
     world_size: int = setting["world_size"]
     nodes: int | None = setting["fabric.nodes"]
@@ -437,7 +410,6 @@ def _layout(
 
 
 def _layout_problem(experiment: Experiment, setting: Mapping[str, Any]) -> Problem | None:
-    """Return the problem with a combination's numbers of ranks and nodes, or None."""
     world_size: int = setting["world_size"]
     if setting["fabric.bandwidth"] is None:
         message = 'is missing: how fast each node\'s link is, such as bandwidth = "1 Gbit/s"'
@@ -464,10 +436,7 @@ def _layout_problem(experiment: Experiment, setting: Mapping[str, Any]) -> Probl
 def _links(
     setting: Mapping[str, Any], strategy: StrategyInfo, world_size: int, nodes: int, problems: list[Problem]
 ) -> str | None:
-    """Return the text for `Case.fabric`, which is empty if the case would not use a fabric.
-
-    If the fabric's settings are invalid, add problems and return None.
-    """
+    """Return `Case.fabric`, empty if the case would not use one; None with problems if invalid."""
     if setting["fabric.bandwidth"] is None:
         return ""
     fields = {name: setting[f"fabric.{name}"] for name in FabricSettings.model_fields}
@@ -505,7 +474,7 @@ def _links(
 
 
 def _oversubscribed(case: Case, devices: Devices) -> bool:
-    """Return whether ranks on CPUs have more threads than there are cores; False for replays, because they sleep."""
+    """Return whether CPU ranks have more threads than cores; False for replays, which sleep."""
     return (
         case.device == "cpu"
         and case.compute == "real"

@@ -64,7 +64,7 @@ def sure_keys(override: str) -> list[str]:
 
 
 def _meanings(override: str) -> list[list[str]]:
-    """Return, for each value that an override sets, the full keys that its name may stand for."""
+    """Return, for each value, the full keys that its name may stand for."""
     given, value, _ = _read(override, []) or (setting_keys(override.partition("=")[0].strip()), None, "")
     names = [".".join(keys[1:] if keys[0] == "axes" else keys) for keys, _ in _leaves(tuple(given), value)]
     return [([] if "." in name else places(name, {})) or [name] for name in names]
@@ -122,17 +122,17 @@ class GivenSettings:
 
 
 def _is_below_axes(path: Sequence[str]) -> bool:
-    """Return whether a key names an axis or a table of axes. Such a table is merged into the existing axes."""
+    """Return whether a key names an axis or a table of axes, which is merged into the others."""
     return path[0] == "axes" and len(path) > 1
 
 
 def _path(keys: Sequence[str]) -> tuple[str, ...]:
-    """Return the parts of a key, with an axis's name split at its dots even if the name was quoted."""
+    """Return a key's parts, with an axis's name split at its dots even if quoted."""
     return ("axes", *".".join(keys[1:]).split(".")) if keys[0] == "axes" and len(keys) > 1 else tuple(keys)
 
 
 def _leaves(path: tuple[str, ...], value: Any) -> list[tuple[tuple[str, ...], Any]]:
-    """Return the path and the value of each setting that an override sets. A table sets each of its entries."""
+    """Return path and value of each setting; a table sets each of its entries."""
     if not isinstance(value, dict) or not value:
         return [(_path(path), value)]
     return [leaf for key, inner in value.items() for leaf in _leaves((*path, key), inner)]
@@ -155,15 +155,12 @@ def with_whole_options(overrides: Iterable[str], models: Models, problems: list[
 
 
 def _lacks_owner(keys: Sequence[str]) -> bool:
-    """Return whether a key such as `options.ratio` may be an option without its strategy's or workload's name."""
+    """Return whether a key such as `options.ratio` may lack its owner."""
     return keys[-2:-1] == ["options"] and list(keys[:-2]) in ([], ["axes"])
 
 
 def _owned(keys: list[str], models: Models, problems: list[Problem]) -> list[str]:
-    """Complete the key of an option that was given without its strategy or workload; return the full key in parts.
-
-    The result is empty if no strategy or workload has such an option. If several have it, also add a problem.
-    """
+    """Return the full key of an option without owner; empty if no owner has it. Several owners are a problem."""
     if not _lacks_owner(keys) or keys[-1] in models:
         return []
     candidates = [key for key in places(keys[-1], models) if key.startswith("options.")]
@@ -179,7 +176,6 @@ def quoted(part: str) -> str:
 
 
 def _meant(name: str, candidates: Sequence[str], problems: list[Problem]) -> str:
-    """Return the only candidate for a bare name; empty without candidates. If there are several, add a problem."""
     if len(candidates) > 1:
         message = f"{name} may be {' or '.join(candidates)}: write the one that is meant"
         problems.append(Problem(path="--set", message=message))
@@ -268,15 +264,10 @@ def apply(
 
 
 def _parts(settings: Iterable[_Setting]) -> list[list[str]]:
-    """Return the keys that these overrides set, in parts. A table sets each of its entries."""
     return [list(leaf) for keys, value, _ in settings for leaf, _ in _leaves(tuple(keys), value)]
 
 
 def _whole(keys: list[str], models: Models, problems: list[Problem], *, emulated: bool) -> list[str]:
-    """Return the full key for a bare name, in parts.
-
-    If the name is ambiguous or unknown, add a problem and return an empty list.
-    """
     axis, name = keys[0] == "axes", keys[-1]
     candidates = places(name, models, emulated=emulated)
     if axis:
@@ -292,24 +283,20 @@ def _whole(keys: list[str], models: Models, problems: list[Problem], *, emulated
 
 
 def _is_whole(keys: Sequence[str]) -> bool:
-    """Return whether a key includes its section or needs no section.
-
-    Top-level keys and axes of `base` need no section.
-    """
+    """Return whether a key has its section or needs none, as top-level keys and axes of `base`."""
     if keys[0] == "axes" and len(keys) == 2:
         return "." in keys[1] or keys[1] in Base.model_fields
     return len(keys) > 1 or keys[0] in _TOP_LEVEL
 
 
 def _split(key: str) -> list[str]:
-    """Return the parts of a full key, as in `options`, `train.py`, `width`. Only the middle part may contain dots."""
+    """Split a key into parts such as `options`, `train.py`, `width`; only the middle may contain dots."""
     section, _, rest = key.partition(".")
     owner, _, name = rest.rpartition(".")
     return [section, owner, name] if owner else [section, name]
 
 
 def _near(name: str, models: Models) -> str:
-    """Return a clause that suggests the setting with the nearest name, or else lists the sections."""
     known = {field for model in (*_SECTIONS.values(), *models.values()) for field in model.model_fields}
     return setting_meant(name, known, 0.7) or nearest(name, _TOP_LEVEL)
 
@@ -323,7 +310,6 @@ def misplaced(name: str, models: Models) -> str:
 
 
 def _read(override: str, problems: list[Problem]) -> _Setting | None:
-    """Return a parsed override; if it cannot be parsed, add a problem and return None."""
     path, equals, raw = override.partition("=")
     keys = setting_keys(path.strip())
     if not equals or not all(keys):
@@ -347,7 +333,6 @@ def _read(override: str, problems: list[Problem]) -> _Setting | None:
 
 
 def _put(data: dict[str, Any], keys: Sequence[str], value: Any, text: str, problems: list[Problem]) -> bool:
-    """Set an override's value in `data`; if its section is not a table, add a problem and return False."""
     if _is_below_axes(keys):  # the form that `dotted` makes
         written = [(["axes", ".".join(leaf[1:])], inner) for leaf, inner in _leaves(tuple(keys), value)]
     else:
@@ -407,7 +392,7 @@ def reconcile(data: dict[str, Any], settings: Sequence[list[str]], before: Itera
 
 
 def _replace_axes(data: dict[str, Any], settings: Sequence[list[str]]) -> list[str]:
-    """Remove each axis that an override replaces with a single value; return one sentence per removed axis."""
+    """Remove axes that an override replaces with a single value; return a sentence for each."""
     if not isinstance(data.get("axes"), dict):
         return []
     axes = data["axes"] = dotted(data["axes"])
@@ -429,7 +414,7 @@ def _replace_axes(data: dict[str, Any], settings: Sequence[list[str]]) -> list[s
 
 
 def _replace_values(data: dict[str, Any], settings: Sequence[list[str]]) -> list[str]:
-    """Remove each setting that an override turns into an axis, and a batch size that an overridden scaling ignores.
+    """Remove settings that an override makes axes, and a batch size that its scaling ignores.
 
     Return one sentence per removal.
     """
@@ -452,7 +437,7 @@ def _replace_values(data: dict[str, Any], settings: Sequence[list[str]]) -> list
 
 
 def _leave_out(data: dict[str, Any], settings: Sequence[list[str]], before: Iterable[Owner]) -> list[str]:
-    """Remove the options of each strategy or workload that an override has replaced; return one sentence per name."""
+    """Remove the options of replaced strategies and workloads; return a sentence per name."""
     still = {owner.table for owner in owner_names(data)}
     asked = _axes_asked(settings)
     left_out = []
@@ -486,7 +471,6 @@ def _leave_out(data: dict[str, Any], settings: Sequence[list[str]], before: Iter
 
 
 def _names_option(rule: object, prefix: str) -> bool:
-    """Return whether an exclude, or a side of a claim, selects by an option whose name begins with `prefix`."""
     if not isinstance(rule, dict):
         return False
     tables = [rule, *(rule[side] for side in SIDES if isinstance(rule.get(side), dict))]
@@ -494,7 +478,6 @@ def _names_option(rule: object, prefix: str) -> bool:
 
 
 def _axes_asked(settings: Sequence[list[str]]) -> list[str]:
-    """Return the names of the axes that overrides set."""
     return [".".join(keys[1:]) for keys in settings if keys[:1] == ["axes"]]
 
 

@@ -37,9 +37,9 @@ def skip_reason(
 
 
 def _launcher_reason(case: Case, strategy: StrategyInfo) -> str | None:
-    """Return why this case's launcher cannot start its ranks as requested, or None.
+    """Return why the launcher cannot start the ranks, or None.
 
-    If the strategy has its own launcher, such as Ray's, the reason does not suggest setting a different one.
+    For strategies with their own launcher, such as Ray's, no other one is suggested.
     """
     if strategy.launcher and case.launcher != strategy.launcher:
         return (
@@ -65,7 +65,6 @@ def _launcher_reason(case: Case, strategy: StrategyInfo) -> str | None:
 
 
 def _trainers_reason(case: Case, trainers: int) -> str | None:
-    """Return why the global batch does not divide evenly over the ranks that train, or None."""
     if case.local_batch * trainers == case.global_batch:
         return None
     return (
@@ -77,7 +76,6 @@ def _trainers_reason(case: Case, trainers: int) -> str | None:
 def _pieces_reason(
     case: Case, strategy: StrategyInfo, workload: WorkloadInfo, catalog: Catalog
 ) -> str | None:
-    """Return why this workload's model cannot be cut into a piece for each rank, or None."""
     if not strategy.pieces:
         return None
     pieces = workload.pieces(strategy.pieces)
@@ -98,7 +96,6 @@ def _pieces_reason(
 
 
 def _virtual_reason(case: Case) -> str | None:
-    """Return why this case cannot be dilated, shrunk or run on emulated links as requested, or None."""
     if case.compute == "real" and (case.dilation != 1 or case.shrink != 1):
         what = "dilation" if case.dilation != 1 else "shrink"
         return f'{what} needs replayed computation: workload = "replay:PROFILE" (ddpbench profile makes one)'
@@ -110,14 +107,12 @@ def _virtual_reason(case: Case) -> str | None:
 
 
 def _loss_reason(case: Case, experiment: Experiment) -> str | None:
-    """Return why this case cannot train to the requested loss, or None."""
     if experiment.budget.until_loss is None or case.compute == "real":
         return None
     return "a replay has no loss to bring down: leave budget.until_loss out, or train the workload itself"
 
 
 def _recovery_reason(case: Case, trainers: int, *, one_process: bool) -> str | None:
-    """Return why recovery from a failure cannot be measured in this case, or None."""
     if case.recovery == "off":
         return None
     serves = trainers != case.world_size or (one_process and case.world_size > 1)
@@ -166,7 +161,6 @@ def _recovery_reason(case: Case, trainers: int, *, one_process: bool) -> str | N
 
 
 def _layout_reason(case: Case) -> str | None:
-    """Return why the case's ranks cannot be placed on its number of nodes, or None."""
     nodes = case.nodes
     if nodes > 1 and case.launcher not in ("torchrun", "slurm") and not case.fabric:
         return (
@@ -178,7 +172,6 @@ def _layout_reason(case: Case) -> str | None:
 
 
 def _processes_reason(case: Case) -> str | None:
-    """Return why the case has too many processes for one machine, or None."""
     count = case.world_size * (1 + case.loader_workers)
     if case.launcher != "local" or count <= MAX_PROCESSES:
         return None
@@ -190,7 +183,6 @@ def _processes_reason(case: Case) -> str | None:
 
 
 def _backend_reason(case: Case) -> str | None:
-    """Return why the case's backend cannot move data in its device's memory, or None."""
     if case.backend == "nccl" and case.device != "cuda":
         return "nccl moves data between GPUs only; use gloo or mpi on CPU"
     if case.backend == "mpi" and case.device != "cpu":

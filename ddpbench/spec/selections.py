@@ -25,10 +25,10 @@ Models = Mapping[str, type[BaseModel]]
 
 
 def _json_value(value: Any) -> Any:
-    """Return a value after checking that JSON can hold it; dates, NaN and infinity are refused.
+    """Check that JSON can hold a value.
 
     Raises:
-        ValueError: JSON cannot hold it.
+        ValueError: it cannot, as dates, NaN and infinity.
     """
     try:
         json.dumps(value, allow_nan=False)
@@ -69,7 +69,7 @@ def axis_field(name: str, models: Models) -> FieldInfo | None:
 
 
 def _option_field(model: type[BaseModel] | None, key: str) -> FieldInfo | None:
-    """Return the model field of an option, or None. A user's class may have any option, which ranks check."""
+    """Return an option's field, or None: a user's class may have any option, which ranks check."""
     if model is None:
         return None
     field = model.model_fields.get(key)
@@ -160,7 +160,7 @@ def check_selection(
 
 
 def _unknown_names(rule: Mapping[str, list[Any]], path: str, catalog: Catalog) -> list[Problem]:
-    """Return problems for unknown strategies and workloads in a table, and replace known names by their full names."""
+    """Return problems for unknown names in a table, and replace known names by full ones."""
     problems: list[Problem] = []
     for key, look_up in (("strategy", catalog.strategy), ("workload", catalog.workload)):
         values = rule.get(key, [])

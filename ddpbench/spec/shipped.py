@@ -66,7 +66,7 @@ def _with_own(claim: PlannedClaim, run_id: str, known: Sequence[Sequence[Past]])
 
 
 def _shipped(experiment: str, folder: Path | None) -> _Experiment:
-    """Return the question and claims of an experiment's file; both are empty if the file cannot be read."""
+    """Return an experiment's question and claims; empty if the file cannot be read."""
     file = (folder or shipped_experiments()) / f"{experiment}.toml"
     try:
         return _Experiment.model_validate(parse(read_text(file)))

@@ -204,14 +204,14 @@ class ThreadedReplica(Replica):
                 )
 
     def _on_all(self, functions: Sequence[Callable[..., T]], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
-        """Call function i in thread i. Return the results in order, or raise the exception of the first that failed."""
+        """Call function i in thread i; raise the exception of the first that failed."""
         jobs = zip(self._threads, functions, arguments, strict=True)
         futures = [thread.submit(function, *given) for thread, function, given in jobs]
         wait(futures)
         return [future.result() for future in futures]
 
     def _reduce(self, replicas: list[dict[torch.Tensor, torch.Tensor]]) -> None:
-        """Sum the replicas' gradients in replica order. The model's parameters and their hooks get the sums."""
+        """Sum gradients in replica order, into the model's parameters and their hooks."""
         import torch
 
         for parameter in self.job.model.parameters():
@@ -231,10 +231,7 @@ class ThreadedReplica(Replica):
 
 @contextmanager
 def _draws_repeated() -> Iterator[list[bool]]:
-    """Yield a list that becomes non-empty if the enclosed code resets torch's random state to repeat draws.
-
-    For example, recomputing checkpointed activations resets the state.
-    """
+    """Yield a list that becomes non-empty if random state is reset to repeat draws, as checkpointing does."""
     import torch
 
     original = torch.set_rng_state
@@ -255,7 +252,6 @@ def _draws_repeated() -> Iterator[list[bool]]:
 
 
 def _has_hooks(parameter: torch.Tensor) -> bool:
-    """Return whether a parameter has hooks, which autograd calls with its gradient."""
     return any(getattr(parameter, kind, None) for kind in ("_backward_hooks", "_post_accumulate_grad_hooks"))
 
 

@@ -46,11 +46,7 @@ class Master(Strategy[NoOptions]):
 
 @dataclass(slots=True)
 class _Flat:
-    """Trained parameters of one dtype, and one buffer for their gradients.
-
-    `views` are views into the buffer with the shapes of `parameters`. On rank 0, `gathered` has a buffer for every
-    rank, in the order of ranks. On other ranks it is None.
-    """
+    """Trained parameters of one dtype, a gradient buffer and its views; on rank 0, one buffer per rank."""
 
     parameters: list[torch.Tensor]
     buffer: torch.Tensor
@@ -85,7 +81,6 @@ class MasterReplica(Replica):
         self._sent = 0
 
     def _flats_of(self, parameters: Sequence[torch.Tensor]) -> list[_Flat]:
-        """Allocate and return buffers for these parameters' gradients, one per dtype."""
         import torch
 
         job, flats = self.job, []
@@ -128,10 +123,7 @@ class MasterReplica(Replica):
         return self._own(batch)
 
     def _aggregate_reached(self) -> None:
-        """Average the gradients that the last backward changed. All other gradients have been averaged before.
-
-        The last backward must have changed gradients of the same parameters on all ranks.
-        """
+        """Average the gradients that the last backward changed, which must be the same on all ranks."""
         reached = frozenset(self._reached)
         self._reached.clear()
         if reached not in self._buffers:

@@ -21,14 +21,14 @@ _MADE: dict[str, Strategy[Any]] = {}
 
 
 def _number(value: object) -> object:
-    """Return a value if it is an int or float. Refuse others, such as tensors, which pydantic would accept."""
+    """Refuse values such as tensors, which pydantic would accept as numbers."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise PydanticCustomError("number", "input should be a number")
     return value
 
 
 class _Declared(BaseModel):
-    """The types of class attributes that a user's strategy may declare. It cannot set launcher, framework or engine."""
+    """The class attributes that a user's strategy may declare; not launcher, framework or engine."""
 
     model_config = ConfigDict(strict=True, from_attributes=True)
 
@@ -119,7 +119,7 @@ def _raised(error: BaseException) -> str:
 def _asked(
     who: str, method: str, ask: Callable[..., Any], fits: Callable[[Any], bool], wanted: str
 ) -> Callable[..., Any]:
-    """Return a function that calls `ask`. It raises a clear error if `ask` fails or if `fits(answer)` is false."""
+    """Return a function that raises a clear error if `ask` fails or its answer does not fit."""
 
     def asked(*given: Any, **named: Any) -> Any:
         try:

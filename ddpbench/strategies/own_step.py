@@ -214,7 +214,7 @@ def around_backward(
 
 
 def _multiplied(original: Callable[..., None], factor: float) -> Callable[..., None]:
-    """Return a function like `original`, which is `torch.autograd.backward`, that multiplies gradients by `factor`."""
+    """Return `torch.autograd.backward` with gradients multiplied by `factor`."""
 
     def backward(tensors: Any, grad_tensors: Any = None, *others: Any, **settings: Any) -> None:
         roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)

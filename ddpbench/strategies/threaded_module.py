@@ -67,7 +67,7 @@ class _Call:
         self.parameters: list[dict[torch.Tensor, torch.Tensor]] = []
 
     def run(self) -> list[torch.Tensor]:
-        """Run the replicas. Return the tensors of their outputs, joined and without a graph."""
+        """Run the replicas; return their outputs' tensors, joined and without a graph."""
         owner = self.owner
         wanted = [each.requires_grad for each in tensors(self.given)]
         shards = [_leaves(shard, wanted) for shard in chunk(self.given, owner.count)]
@@ -81,7 +81,7 @@ class _Call:
         return [_gathered([one.detach() for one in same]) for same in zip(*self.outputs, strict=True)]
 
     def _calling(self, replica: nn.Module) -> Callable[..., Any]:
-        """Return a function that calls a replica in the caller's grad mode and autocast, which are set per thread."""
+        """Call a replica in the caller's grad mode and autocast, which are set per thread."""
         enabled, dtype = self._autocast
 
         def call(arguments: tuple[Any, ...], settings: dict[str, Any]) -> Any:
@@ -91,10 +91,7 @@ class _Call:
         return call
 
     def back(self, slopes: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """Run the replicas' backward from the outputs' gradients `slopes`.
-
-        Return the gradients of the inputs, then of the trained parameters.
-        """
+        """Run the backward from the outputs' gradients; return those of inputs, then of parameters."""
         pairs: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[] for _ in self.outputs]
         for index, slope in enumerate(slopes):
             if slope is None or not self.outputs[0][index].requires_grad:
@@ -123,12 +120,11 @@ class _Call:
 def _refuse_objects(output: Any) -> None:
     """Check that torch.nn.DataParallel could gather an output on GPUs.
 
-    An object that torch could rebuild from its parts, such as a decoder's cache, is accepted, but only the first
-    replica's object is returned. A loss that uses this object fails the proof.
+    Of an object that torch could rebuild, such as a decoder's cache, only the first replica's is returned.
 
     Raises:
-        CannotTrainError: the output has a number, a text or another object that is neither a tensor nor a container
-            of tensors.
+        CannotTrainError: the output has a number, a text or another object that is neither a tensor nor a container of
+            tensors.
     """
     for each in leaves(output):
         if not _is_gathered(each):
@@ -139,10 +135,7 @@ def _refuse_objects(output: Any) -> None:
 
 
 def _is_gathered(each: Any) -> bool:
-    """Return whether torch can gather an object.
-
-    It can gather a tensor, None, and an object that the object's type can rebuild from its parts.
-    """
+    """Return whether torch can gather it: a tensor, None, or an object rebuilt from its parts."""
     if each is None or isinstance(each, torch.Tensor):
         return True
     if isinstance(each, str | bytes):  # the parts of texts are texts again, those of bytes are numbers
@@ -177,16 +170,13 @@ class _Threads(torch.autograd.Function):
 
 
 def _leaves(shard: Any, wanted: Sequence[bool]) -> Any:
-    """Copy a shard's tensors as leaves of a separate graph; return the copy. `wanted` says which need gradients."""
+    """Copy a shard's tensors as leaves of a separate graph; `wanted` says which need gradients."""
     each_wanted = iter(wanted)
     return map_tensors(lambda tensor: tensor.detach().clone().requires_grad_(next(each_wanted)), shard)
 
 
 def _whole_slope(whole: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return an input's gradient: the replicas' gradients `parts`, joined.
-
-    If every replica got the full input, return the sum of the replicas' gradients.
-    """
+    """Join the replicas' gradients, or sum them if every replica got the full input."""
     return torch.stack(list(parts)).sum(0) if parts[0].shape == whole.shape else torch.cat(list(parts))
 
 

@@ -115,7 +115,6 @@ def _of_class(found: Strategy[Any], name: str, promise: Promise | None, device: 
 
 
 def _declared(strategy: Strategy[Any], name: str) -> Any:
-    """Return a class attribute that a user's class declares; an empty text if it comes from ddpbench's classes."""
     for each in type(strategy).__mro__:
         if each.__module__.partition(".")[0] == "ddpbench":
             return ""
@@ -233,5 +232,5 @@ def as_ring(name: str) -> str:
 
 
 def _file_of(strategy: str) -> str:
-    """Return the last 30 characters of a strategy's file path, without characters that some figures cannot draw."""
+    """Return the last 30 characters of a strategy's path, without those that some figures cannot draw."""
     return re.sub(r"[^\w.-]+", " ", strategy.rpartition(":")[0]).strip()[-30:]

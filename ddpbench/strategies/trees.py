@@ -159,7 +159,7 @@ def undivided(parts: Sequence[Any]) -> tuple[int, ...]:
 
 
 def _around_first(batch: Any) -> set[int]:
-    """Return the ids of the lists and tuples that contain a batch's first tensor. Their entries are not samples."""
+    """Return the ids of the containers around a batch's first tensor; their entries are not samples."""
     found: set[int] = set()
     value = batch
     while True:
@@ -178,7 +178,7 @@ def _around_first(batch: Any) -> set[int]:
 
 
 def _by_sample(value: Sequence[Any], size: int, whole: set[int]) -> bool:
-    """Return whether a list has one entry per sample. If not, each entry belongs to all samples."""
+    """Return whether a list has one entry per sample, rather than entries for all samples."""
     if len(value) != size or id(value) in whole or hasattr(value, "_fields"):
         return False
     if next(tensors(value), None) is None:  # for example, a text for each sample
@@ -192,7 +192,7 @@ def _by_sample(value: Sequence[Any], size: int, whole: set[int]) -> bool:
 
 
 def _nested(rows: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    """Return a nested tensor made of these rows. torch can neither slice nor join nested tensors."""
+    """Make a nested tensor, which torch can neither slice nor join."""
     import torch
 
     made: torch.Tensor = torch.nested.as_nested_tensor(list(rows), layout=like.layout)
@@ -200,14 +200,13 @@ def _nested(rows: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
 
 
 def _laid_out(rows: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a COO tensor converted to the sparse layout of `like`. torch splits and joins only COO tensors."""
+    """Restore the sparse layout of `like`, because torch splits and joins only COO tensors."""
     import torch
 
     return rows if like.layout == torch.sparse_coo else rows.to_sparse(layout=like.layout)
 
 
 def _coordinates(value: torch.Tensor) -> torch.Tensor:
-    """Return a sparse tensor converted to the COO layout."""
     found: torch.Tensor = value.to_sparse_coo()  # type: ignore[no-untyped-call]
     return found
 

@@ -126,9 +126,9 @@ def _be_rank(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> 
 
 
 def _started_again(place: JobPlace, directory: LaunchDir, gangs: Path) -> JobPlace:
-    """Return `place` with `attempt` set to the number of times this rank was started before.
+    """Return `place` with `attempt` set to the number of earlier starts of this rank.
 
-    The number is counted from files, because torchrun's agents don't tell each other how often they restarted.
+    Files are counted, because torchrun's agents do not share how often they restarted.
 
     Raises:
         ValueError: the earlier ranks ended before they had saved a state to continue from.

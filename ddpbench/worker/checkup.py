@@ -68,7 +68,7 @@ def _facts() -> dict[str, Any]:
 
 
 def _mpi() -> tuple[str | None, str]:
-    """Return the MPI library's version and `""`. If ranks cannot use an MPI library, return None and the reason."""
+    """Return the MPI library's version and `""`, or None and the reason why ranks cannot use it."""
     from ddpbench.errors import MachineError
     from ddpbench.worker.mpi.library import checked_version
 
@@ -79,7 +79,7 @@ def _mpi() -> tuple[str | None, str]:
 
 
 def _driver_cuda(torch: Any) -> str | None:
-    """Return the newest CUDA version that the driver supports, such as `12.4`, or None without a driver."""
+    """Return the newest CUDA version that the driver supports, such as `12.4`; None without a driver."""
     ask = getattr(torch._C, "_cuda_getDriverVersion", None)
     number = ask() if ask is not None else 0
     return f"{number // 1000}.{number % 1000 // 10}" if number else None

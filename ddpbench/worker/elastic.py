@@ -115,7 +115,7 @@ class Agents:
         return 0
 
     def _reap(self) -> None:
-        """Reap ranks whose agent was killed, so that their CPU time is counted for this launch."""
+        """Reap ranks whose agent was killed, so that their CPU time counts for this launch."""
         agents = {process.pid for process in self._running.values()}
         with suppress(ChildProcessError):
             while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:

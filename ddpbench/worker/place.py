@@ -101,11 +101,10 @@ class SlotPlace:
 
 
 def _variables(env: Mapping[str, str], names: Sequence[str]) -> dict[str, int]:
-    """Return the values of the variables `names` as numbers. MASTER_ADDR is checked, but left out of the result.
+    """Return the values of the variables `names` as numbers; MASTER_ADDR is only checked.
 
     Raises:
-        ValueError: a variable is missing, not a number, or out of range, or MASTER_ADDR is a name that no host can
-            have.
+        ValueError: a variable is missing, not a number, or out of range, or MASTER_ADDR can be no host's name.
     """
     missing = [name for name in names if not env.get(name)]
     if missing:

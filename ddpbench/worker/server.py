@@ -65,7 +65,7 @@ _HEARD_BYTES = 1 << 12
 
 
 def _own_modules() -> Iterator[str]:
-    """Yield the names of all modules of strategies and workloads, which the server imports once for all ranks."""
+    """Yield the modules of strategies and workloads, which the server imports once for all ranks."""
     for package in (ddpbench.strategies, ddpbench.workloads):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             yield module.name
@@ -88,10 +88,7 @@ def preload() -> float:
 
 
 def _import_for(case: Case) -> bool:
-    """Import the modules that a case's strategy and workload name. Return whether any of them was new.
-
-    Failures are ignored, because the launch's ranks report them better.
-    """
+    """Import a case's modules and return whether any was new; the ranks report failures better."""
     new = False
     modules = list(ddpbench.strategies.early_imports(case))
     if not ddpbench.workloads.is_import_path(case.workload):
@@ -107,7 +104,7 @@ def _import_for(case: Case) -> bool:
 
 @contextlib.contextmanager
 def _asking_no_gpu() -> Iterator[None]:
-    """Make imports that look for GPUs ask the driver. If they asked CUDA, forked ranks could not use CUDA."""
+    """Make imports that look for GPUs ask the driver, because a fork cannot use CUDA after CUDA was asked."""
     given = os.environ.get(_ASKS_DRIVER)
     os.environ[_ASKS_DRIVER] = "1"
     try:
@@ -119,14 +116,11 @@ def _asking_no_gpu() -> Iterator[None]:
 
 
 class _UnforkableError(RuntimeError):
-    """Raised if a fork of this process would hang.
-
-    The arguments are the reason, and whether imports for a case are the cause of it.
-    """
+    """A fork of this process would hang: the reason, and whether imports for a case caused it."""
 
 
 def _assert_forkable(*, imported: bool = False) -> None:
-    """Check that this process has one thread and no CUDA context, because forked ranks would hang otherwise.
+    """Check that forked ranks would not hang.
 
     Raises:
         _UnforkableError: this process has several threads or a CUDA context.
@@ -142,8 +136,6 @@ def _assert_forkable(*, imported: bool = False) -> None:
 
 
 class _Forked(NamedTuple):
-    """A forked process. `lane` is the number of its launch's page. `rank` is its rank, or -1 for a probe."""
-
     lane: int
     rank: int
 
@@ -296,17 +288,14 @@ class ForkServer:
         self._send(event="started", pids=[pid])
 
     def _begin(self, lane: int) -> None:
-        """Prepare for a launch on page `lane`.
-
-        If ranks of an earlier launch on this page did not end even when killed, the server forgets them.
-        """
+        """Prepare for a launch on page `lane`, and forget earlier ranks there that did not end when killed."""
         self._ranks = {pid: forked for pid, forked in self._ranks.items() if forked.lane != lane}
         if not self._ranks:
             self._traces.keep()
             self._told_s = _ended_cpu_s()
 
     def _reap(self) -> None:
-        """Report ranks that have exited and kill their process groups. When no rank is left, end all descendants."""
+        """Report exited ranks and kill their process groups; after the last one, end all descendants."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -333,7 +322,7 @@ class ForkServer:
 
 
 def _ended_cpu_s() -> float:
-    """Return the total CPU time of this process's children that have ended (seconds)."""
+    """Return the CPU seconds of this process's children that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
@@ -362,7 +351,6 @@ def _found(asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _enter_network(env: Mapping[str, str]) -> None:
-    """Move this process into its launch's emulated network, if the launch has one."""
     if net_ns := env.get("DDPBENCH_NET_NS"):
         from ddpbench.fabric.entering import enter
 
@@ -375,7 +363,7 @@ def _enter_network(env: Mapping[str, str]) -> None:
 
 
 def _note_signal(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing. Python writes to the wake-up pipe because this handler is set."""
+    """Do nothing; with this handler set, Python writes to the wake-up pipe."""
 
 
 def main(connection_fd: int, page_fd: int, parent: int, folder: Path) -> None:

@@ -67,7 +67,7 @@ def _torchruns(place: JobPlace, per_node: int, nodes: int) -> dict[str, str]:
 def _meet_elsewhere(env: MutableMapping[str, str], place: JobPlace) -> None:
     """Point MASTER_ADDR and MASTER_PORT to a rendezvous for this launch only.
 
-    The slots' store serves all launches, so a user's code must not form its process group in that store.
+    A user's code must not form its group in the slots' store, which serves all launches.
     """
     from torch._C._distributed_c10d import PrefixStore, TCPStore
 
@@ -82,7 +82,7 @@ def _meet_elsewhere(env: MutableMapping[str, str], place: JobPlace) -> None:
 
 
 def _own_address(address: str, port: int) -> str:
-    """Return the address of this host on the network interface that reaches `address`."""
+    """Return this host's address on the interface that reaches `address`."""
     with connect(address, port) as probe:
         own: str = probe.getsockname()[0]
         return own

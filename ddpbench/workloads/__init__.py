@@ -129,7 +129,6 @@ def _own(name: str) -> Workload[Any]:
 
 
 def _is_workload(value: object, module: ModuleType) -> bool:
-    """Return whether a value is a class that `module` itself defines and that can be a workload."""
     from ddpbench.workloads.base import Workload
     from ddpbench.workloads.plain import lacks
 

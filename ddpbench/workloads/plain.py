@@ -84,7 +84,7 @@ def check_updates(found: type[Any]) -> None:
 
 
 def _names(code: CodeType | None, name: str) -> bool:
-    """Return whether a function's code, including nested functions, uses an attribute or global `name`."""
+    """Return whether code, with nested functions, uses an attribute or global `name`."""
     if code is None:
         return False
     return name in code.co_names or any(

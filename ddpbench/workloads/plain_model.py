@@ -16,7 +16,7 @@ from ddpbench.workloads.plain_state import copy_of
 
 
 class _Held:
-    """Holds a user's object that belongs to one model, so that copying the model copies the object too."""
+    """Holds a user's object, so that copying the model copies it too."""
 
     def __init__(self, own: Any) -> None:
         self.own = own
@@ -101,7 +101,7 @@ class ModelWithLoss(OwnModel):
         return scalar(self._held.loss(self.network, batch)).reshape(1)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> ModelWithLoss:
-        """Cast or move this model, and also other models in the user's object, such as one with averaged weights."""
+        """Cast or move this model, and other models in the user's object, such as an average."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         within = {id(module) for module in self.network.modules()}
         for kept in getattr(self.own, "__dict__", {}).values():
@@ -142,7 +142,7 @@ _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParalle
 
 
 def _check_bare(network: Any) -> None:
-    """Refuse a network that is not a module, or that is already wrapped for parallel training.
+    """Refuse what is not a module, or already wrapped for parallel training.
 
     Raises:
         TypeError: the network is refused.

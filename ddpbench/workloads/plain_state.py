@@ -49,10 +49,7 @@ def copy_of(own: Any, memo: dict[int, Any]) -> Any:
 
 
 def _is_state(value: Any, memo: dict[int, Any]) -> bool:
-    """Return whether a value is small enough to be training state.
-
-    Datasets in the value are added to `memo`, so that they are shared and not copied.
-    """
+    """Return whether a value is small enough for training state; datasets in it are shared by `memo`."""
     waiting, seen, held = deque([value]), set[int](), 0
     while waiting:
         each = waiting.popleft()

@@ -84,10 +84,7 @@ def _wants_value(scheduler: Any) -> bool:
 
 
 def _stepping(scheduler: Any) -> Callable[..., None]:
-    """Return a hook that steps a scheduler, and does nothing once a scheduler such as OneCycleLR has ended.
-
-    A benchmark may make more steps than the scheduler was made for.
-    """
+    """Return a hook that steps a scheduler. A benchmark may go on after a scheduler such as OneCycleLR has ended."""
     ended = False
 
     def step(*_: Any) -> None:
@@ -131,13 +128,13 @@ def own_optimizers(
 
 
 def _takes_model(make: Callable[..., Any]) -> bool:
-    """Return whether the name of `make`'s first parameter indicates that it takes the model."""
+    """Return whether the first parameter's name suggests the model."""
     first = next(iter(inspect.signature(make).parameters), "")
     return any(word in first for word in ("model", "net", "module"))
 
 
 def _takes_parameters(make: Callable[..., Any]) -> bool:
-    """Return whether the name of `make`'s first parameter indicates that it takes the model's parameters."""
+    """Return whether the first parameter's name suggests the model's parameters."""
     return "param" in next(iter(inspect.signature(make).parameters), "")
 
 

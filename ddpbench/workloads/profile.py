@@ -81,7 +81,7 @@ class Seconds(BaseModel, frozen=True):
 
 
 def _rounded(seconds: float) -> float:
-    """Return a time rounded to five significant digits, but not finer than a tenth of a microsecond (s)."""
+    """Round to five significant digits, but not finer than a tenth of a microsecond (s)."""
     return round(float(f"{seconds:.5g}"), 7)
 
 
@@ -230,7 +230,6 @@ _MOST_SENTENCES = 3
 
 
 def _sentences(error: ValidationError) -> list[str]:
-    """Return one sentence for each of the first few problems, with the field and the given value."""
     found: dict[str, str] = {}
     for item in error.errors(include_url=False):
         where = ".".join(str(part) for part in item["loc"])
@@ -279,7 +278,7 @@ def _read(path: Path, _changed_ns: int, _size: int) -> Profile:
 
 
 def _content(path: Path) -> bytes:
-    """Return the content of a profile's file, without blocking and without reading more than `MAX_BYTES`.
+    """Read a profile without blocking, at most `MAX_BYTES`.
 
     Raises:
         OSError: the file cannot be opened.

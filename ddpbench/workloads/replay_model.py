@@ -104,7 +104,7 @@ class ReplayModel(nn.Module):
             self._chains.give(chain)
 
     def _replicate_for_data_parallel(self) -> ReplayModel:
-        """Return a replica for one step, numbered by its device; torch makes replicas in the order of devices."""
+        """Number a replica by its device; torch makes replicas in the order of devices."""
         replica: ReplayModel = super()._replicate_for_data_parallel()  # type: ignore[no-untyped-call]
         replica._replica = self._replicas % self.rhythm.case.world_size
         self._replicas += 1
@@ -112,7 +112,7 @@ class ReplayModel(nn.Module):
 
 
 def _wake_early() -> None:
-    """Run a little code of the interpreter and torch shortly before it is needed, to bring it into CPU caches."""
+    """Run a little of the interpreter and torch, to have it in CPU caches when needed."""
     (_STIRRED * 1).mean()
 
 
@@ -142,9 +142,9 @@ class _Gradient:
 
 
 class _Chain:
-    """The autograd nodes of one backward pass. `end` is made last in forward and reached first in backward.
+    """The autograd nodes of one backward pass.
 
-    One node returns all gradients that become ready together, because each node takes the CPU some 20 µs.
+    One node returns all gradients that become ready together, because each takes the CPU some 20 µs.
     """
 
     def __init__(self, parameters: list[nn.Parameter], groups: Sequence[Sequence[int]]) -> None:
@@ -164,18 +164,17 @@ class _Chain:
 
     @property
     def owner(self) -> ReplayModel:
-        """Return the model whose pass uses the chain."""
         assert self.model is not None
         return self.model
 
     def start(self, slope: torch.Tensor) -> None:
-        """Begin backward; `slope` is the derivative of the loss with respect to each sample's output, [samples]."""
+        """Begin backward; `slope` is the loss's derivative by each sample's output, [samples]."""
         if self.owner._replica is not None:  # the master has waited for the slowest replica's outputs
             self.time.resume(self.owner.rhythm.forward_ns)
         self.row = slope @ self.batch
 
     def gradients(self, numbers: Sequence[int]) -> list[torch.Tensor]:
-        """Return the gradients of the parameters with these indices, after waiting until the first of them is due."""
+        """Return the gradients of these parameters, after waiting until the first is due."""
         model, row = self.owner, self.row
         rhythm = model.rhythm
         found = [model.gradient(number, self.parameters[number], row) for number in numbers]
@@ -184,13 +183,12 @@ class _Chain:
 
 
 class _Chains:
-    """Stores unused chains for reuse, because building a chain takes as long as walking it."""
+    """Stores unused chains, because building one takes as long as walking it."""
 
     def __init__(self) -> None:
         self._free: list[_Chain] = []
 
     def take(self, parameters: list[nn.Parameter]) -> _Chain | None:
-        """Remove and return a chain over exactly these parameters; None if there is none."""
         while self._free:
             chain = self._free.pop()
             if all(map(operator.is_, chain.parameters, parameters)):
@@ -208,7 +206,7 @@ class _Chains:
 
 
 class _Start(Function):
-    """The autograd node that is last in forward and first in backward; its backward starts the chain."""
+    """The node that is last in forward and first in backward, which starts the chain."""
 
     @staticmethod
     def forward(ctx: Any, node: torch.Tensor, outputs: torch.Tensor, chain: _Chain) -> torch.Tensor:
@@ -222,7 +220,7 @@ class _Start(Function):
 
 
 class _Ready(Function):
-    """An autograd node that returns the gradients of up to three parameters, in an order that autograd keeps."""
+    """A node that returns up to three parameters' gradients, in an order that autograd keeps."""
 
     @staticmethod
     def forward(
@@ -241,10 +239,7 @@ class _Ready(Function):
 
 
 class _End(Function):
-    """The autograd node that comes first in forward and last in backward.
-
-    Its input `anchor` makes autograd include the node.
-    """
+    """The node that is first in forward and last in backward; `anchor` makes autograd include it."""
 
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, chain: weakref.ref[_Chain]) -> torch.Tensor:

@@ -20,7 +20,7 @@ WIDENING = 4
 
 
 def _convolution(channels: int, width: int, size: int, stride: int = 1) -> nn.Sequential:
-    """Return a convolution followed by BatchNorm. `size` is the kernel size; `stride` must divide the image's size."""
+    """Return a convolution with BatchNorm; `stride` must divide the image's size."""
     convolution = nn.Conv2d(channels, width, size, stride=stride, padding=size // 2, bias=False)
     nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
     return nn.Sequential(convolution, nn.BatchNorm2d(width))

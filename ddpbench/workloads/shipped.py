@@ -39,5 +39,5 @@ def profile_summary(path: Path) -> str:
 
 
 def _mean(time: Any) -> float:
-    """Return the mean of a time in a profile, which is stored as `mean` or as `[mean, low, high]`."""
+    """Return a profile's mean time, stored as `mean` or as `[mean, low, high]`."""
     return float(time[0] if isinstance(time, list) else time)

@@ -54,10 +54,6 @@ def _only_cases(name: str, table: str) -> None:
 
 
 def _pytest_benchmark(run: RunDir, table: str) -> bytes:
-    """Return a file in pytest-benchmark's format.
-
-    Each case is a benchmark, and each launch of the case is a round with its mean step time.
-    """
     _only_cases("pytest-benchmark", table)
     plan, machine = read_plan(run), read_machine(run)
     cases = [case for case in read_cases(run, plan) if case.timings]
@@ -182,10 +178,7 @@ _LABELS = (
 
 
 def _openmetrics(run: RunDir, table: str) -> bytes:
-    """Return the cases with status `ok` as OpenMetrics gauges.
-
-    The label `end` is `value` for the number itself, and `low` or `high` for the ends of its interval.
-    """
+    """Write gauges; the label `end` is `value`, or `low` or `high` for an end of the interval."""
     _only_cases("openmetrics", table)
     frame = load(run)
     frame = frame[frame["status"] == "ok"]

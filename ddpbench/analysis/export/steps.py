@@ -38,7 +38,6 @@ TRANSFER_COLUMNS = {
 
 
 def _launches(run: RunDir) -> Iterator[tuple[str, int, RankRecords]]:
-    """Yield the case id, the round and the records of each rank of each successful launch."""
     from ddpbench.analysis.read.cases import read_cases
 
     plan = read_plan(run)

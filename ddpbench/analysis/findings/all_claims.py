@@ -92,7 +92,6 @@ def claims_answer(
 
 
 def _on_settings(claims: Sequence[DecidedClaim], cases: Sequence[CaseRun]) -> Finding | None:
-    """Return a finding that says more than the claims if these compare loaders or an option's values; else None."""
     by_id = {run.case_id: run.case for run in cases}
     pairs = [
         (by_id[held.a], by_id[held.b])
@@ -119,7 +118,6 @@ def _joined(opening: Opening, effects: Sequence[ClaimedEffect]) -> str:
 
 
 def _counted(claims: Sequence[DecidedClaim]) -> str:
-    """State the number of claims of each verdict: `1 of 3 claims holds, 1 holds in part, 1 does not hold`."""
     holding = sum(one.verdict == "holds" for one in claims)
     if len(claims) == 1:
         return f"the claim {_COUNTED[claims[0].verdict][0]}"
@@ -134,8 +132,7 @@ def _counted(claims: Sequence[DecidedClaim]) -> str:
 def _tags(tags: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield the tags that all claims share, and remarks on tags that only some claims have.
 
-    The remarks are on emulated links, shared cores and earlier verdicts. They are worded differently from the claims'
-    tags, because the report removes a tag from a claim if the answer has the same tag.
+    Remarks are worded unlike tags, because the report removes from each claim the tags that the answer has.
     """
     every = list(dict.fromkeys(tag for own in tags for tag in own if not tag.startswith(_OF_ONE_CLAIM)))
     shared = [tag for tag in every if all(tag in own for own in tags)]
@@ -152,11 +149,6 @@ def _tags(tags: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _texts(claims: Sequence[DecidedClaim]) -> Iterator[str]:
-    """Yield texts of decreasing length: with fewer claims of each verdict, with fewer verdicts, and with counts alone.
-
-    Claims with the same wording differ in their cases or margins. If all claims with one wording have the same verdict,
-    the wording is given once. Otherwise no claim is named.
-    """
     holding = sum(one.verdict == "holds" for one in claims)
     head = f"{holding} of {len(claims)} claims {_COUNTED['holds'][holding != 1]}"
     by_verdict = {verdict: [one.says for one in claims if one.verdict == verdict] for verdict in _HEADS}
@@ -176,11 +168,6 @@ def _texts(claims: Sequence[DecidedClaim]) -> Iterator[str]:
 def _named(
     by_verdict: Mapping[ClaimVerdict, Sequence[str]], named: Collection[ClaimVerdict], most: int
 ) -> str:
-    """Return a text with up to `most` claims of each verdict in `named`, and the number of claims left out.
-
-    If `named` lacks the verdict `holds`, claims that hold are not counted, because the sentence already begins with
-    their number.
-    """
     parts: list[str] = []
     for verdict in named:
         first, middle, last = _HEADS[verdict]
@@ -198,7 +185,6 @@ def _named(
 
 
 def _in_a_row(says: Sequence[str], middle: str, last: str) -> str:
-    """Join the claims to one text: `a`, `a and that b`, or `a, that b and that c`."""
     first, *further = says
     return "".join(
         [
@@ -210,7 +196,6 @@ def _in_a_row(says: Sequence[str], middle: str, last: str) -> str:
 
 
 def _counts(counts: Mapping[ClaimVerdict, int], more: str = "") -> str:
-    """State the number of claims per verdict in words: `1 more holds in part, 2 do not hold`."""
     return ", ".join(
         f"{count}{more if not number else ''} {_COUNTED[verdict][count > 1]}"
         for number, (verdict, count) in enumerate(counts.items())

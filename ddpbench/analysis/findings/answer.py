@@ -107,7 +107,6 @@ def answer_of(
 
 
 def _with_below_one(answers: Sequence[Finding], cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return the answers, with a remark beneath the first if no case of several ranks trains as fast as one rank."""
     first, *others = answers
     below = all_below_one(cases)
     said = any(words in one.line for one in answers for words in ("stay on one", "slower than one rank"))
@@ -117,7 +116,6 @@ def _with_below_one(answers: Sequence[Finding], cases: Sequence[CaseRun]) -> tup
 
 
 def _to_use(choices: Sequence[Choice], panels: Sequence[Case]) -> Finding | None:
-    """Return the finding that says which case to use. `panels` has one case of each group of comparable cases."""
     if all(len(one.ranked) == 1 for one in choices):
         choices = [one for one in choices if one.gain is not None]
     if not choices:
@@ -147,8 +145,6 @@ def _to_use(choices: Sequence[Choice], panels: Sequence[Case]) -> Finding | None
 
 
 class _Places:
-    """Texts that distinguish a run's panels (groups of comparable cases) from each other."""
-
     def __init__(self, choices: Sequence[Choice], cases: Sequence[Case]) -> None:
         differing = grouping.differing(cases, PANEL)
         alone = [
@@ -165,32 +161,23 @@ class _Places:
         self.noun = _PLURALS.get(self.fields[0], "settings") if len(self.fields) == 1 else "settings"
 
     def words(self, choice: Choice) -> list[str]:
-        """Return phrases that distinguish the choice's group of comparable cases (panel) from the others."""
         return self._names.apart(choice.chosen.case, self.fields)
 
     def name(self, choice: Choice) -> str:
-        """Return a name for the chosen case that distinguishes it from the ranked cases of all panels."""
         return called(choice.chosen, self.family)
 
     def where(self, choice: Choice) -> str:
-        """Describe the choice's group of comparable cases (panel) in brackets.
-
-        Empty if there is only one panel.
-        """
         return f" ({', '.join(self.words(choice))})" if self.total > 1 else ""
 
     def not_judged(self) -> str:
-        """Describe the groups of comparable cases (panels) for which no choice was made."""
         return listed_apart(self._names.apart(case, self.fields) for case in self.missing)
 
     def count(self, count: int) -> str:
-        """State a number of panels in words, such as `both links`, `all 3 workloads` or `2 of 3 settings`."""
         if count < self.total:
             return f"{count} of {self.total} {self.noun}"
         return f"both {self.noun}" if count == 2 else f"all {count} {self.noun}"
 
     def labels(self, choices: Sequence[Choice]) -> list[Label]:
-        """Return the labels that must accompany the choices' numbers, without settings that the text names."""
         said = {word for one in choices for word in self._names.apart(one.chosen.case, self.fields)}
         every = list(dict.fromkeys(word for one in choices for word in grouping.qualifiers(one.chosen.case)))
         return [word for word in every if word not in said] + (
@@ -201,7 +188,6 @@ class _Places:
 
 
 def _in_one(choice: Choice) -> str:
-    """Say which case to use if all cases are comparable, so that there is one panel."""
     name, ranks = called(choice.chosen, choice.ranked), counted(choice.world, "rank")
     gain = f"{_gain(ranks, name, plain(choice.gain), [choice])}" if choice.gain is not None else ""
     if choice.loses:
@@ -238,10 +224,7 @@ def _in_one(choice: Choice) -> str:
 
 
 def _gain(ranks: str, name: str, gain: str, choices: Sequence[Choice]) -> str:
-    """Return a phrase that says how many times as fast as one rank the given ranks train with a strategy.
-
-    The single rank uses torch, even if the chosen case uses a different framework.
-    """
+    """Compare the ranks with one rank. The one rank uses torch, whatever the framework of the chosen case."""
     one = "one rank" if _all_torch(choices) else "one rank in torch"
     return f"{ranks} with {name} train {gain} times as fast as {one}"
 
@@ -251,7 +234,6 @@ def _all_torch(choices: Sequence[Choice]) -> bool:
 
 
 def _tied(choice: Choice, name: str, ranks: str, gain: str, strategies: Collection[str]) -> Iterator[str]:
-    """Yield texts, of decreasing length, on a tie between cases of several strategies."""
     names = [listed([called(run, choice.ranked) for run in choice.tied]), counted(len(choice.tied), "other")]
     if choice.chosen is reference_of(choice.ranked) and any(
         one.verdict != "equivalent" for one in choice.ties
@@ -269,7 +251,6 @@ def _tied(choice: Choice, name: str, ranks: str, gain: str, strategies: Collecti
 
 
 def _rest(choice: Choice) -> list[str]:
-    """Say how much slower the other cases are, in texts of decreasing length."""
     others = choice.behind
     if len(others) == 1:
         run, ratio = others[0]
@@ -286,7 +267,6 @@ def _rest(choice: Choice) -> list[str]:
 
 
 def _over_panels(choices: Sequence[Choice], places: _Places) -> str:
-    """Say which case to use in each of several groups of comparable cases, in the longest text that fits."""
     groups = _grouped(choices, places)
     if len(groups) == 1:
         ((name, world),) = groups
@@ -297,7 +277,6 @@ def _over_panels(choices: Sequence[Choice], places: _Places) -> str:
 
 
 def _uses(groups: Mapping[tuple[str, int], Sequence[Choice]], places: _Places) -> Iterator[str]:
-    """Yield texts of decreasing length that say which case to use in each group of choices."""
     worlds = {world for name, world in groups if name != "one rank"}
     ranks = f"at {counted(next(iter(worlds)), 'rank')} " if len(worlds) == 1 else ""
     same = bool(ranks)
@@ -307,10 +286,6 @@ def _uses(groups: Mapping[tuple[str, int], Sequence[Choice]], places: _Places) -
 
 
 def _grouped(choices: Sequence[Choice], places: _Places) -> dict[tuple[str, int], list[Choice]]:
-    """Return the choices, grouped by the chosen case's name and number of ranks.
-
-    Choices in which the chosen case is slower than one rank have the key `one rank` and 1.
-    """
     groups: dict[tuple[str, int], list[Choice]] = {}
     for one in choices:
         key = ("one rank", 1) if one.loses else (places.name(one), one.world)
@@ -319,7 +294,6 @@ def _grouped(choices: Sequence[Choice], places: _Places) -> dict[tuple[str, int]
 
 
 def _not_shown_to_depend(choices: Sequence[Choice], places: _Places) -> str:
-    """Say which case to use in each decided panel, if no two panels are shown to need different cases."""
     decided = [one for one in choices if one.best or one.loses]
     head = f"{len(decided)} of {places.total} {places.noun} {'is' if len(decided) == 1 else 'are'} decided"
     return (
@@ -328,10 +302,6 @@ def _not_shown_to_depend(choices: Sequence[Choice], places: _Places) -> str:
 
 
 def _apart(one: Choice, other: Choice, places: _Places) -> bool:
-    """Return whether two panels are shown to need different cases.
-
-    This is so if each case that may be best in one of the panels is shown not to be best in the other panel.
-    """
     mine, theirs = (_may_be_best(choice, places) for choice in (one, other))
     return theirs <= _not_best(one, places) and mine <= _not_best(other, places)
 
@@ -343,7 +313,6 @@ def _may_be_best(choice: Choice, places: _Places) -> set[tuple[str, int]]:
 
 
 def _not_best(choice: Choice, places: _Places) -> set[tuple[str, int]]:
-    """Return the cases that are shown not to be the best of a panel."""
     best = () if choice.loses else (choice.chosen, *choice.tied)
     unsure = choice.tied if choice.loses else ()
     found = {
@@ -357,10 +326,6 @@ def _not_best(choice: Choice, places: _Places) -> set[tuple[str, int]]:
 def _part(
     key: tuple[str, int], members: Sequence[Choice], places: _Places, *, short: bool, same: bool
 ) -> str:
-    """Name the case to use in these panels, which all have the same choice.
-
-    With `same`, the number of ranks is left out, because the text has already named it.
-    """
     name, world = key
     where = (
         f"on {places.count(len(members))}"
@@ -372,7 +337,6 @@ def _part(
 
 
 def _alike(name: str, world: int, choices: Sequence[Choice], places: _Places) -> str:
-    """Say which case to use, given that it is the same case in all judged panels."""
     where = places.count(len(choices))
     gains = [one.gain for one in choices if one.gain is not None]
     gains = gains if len(gains) == len(choices) else []
@@ -391,16 +355,11 @@ def _alike(name: str, world: int, choices: Sequence[Choice], places: _Places) ->
 
 
 def _all_best(choices: Sequence[Choice]) -> bool:
-    """Return whether the chosen case is shown to be the fastest in every panel in which several cases were ranked.
-
-    False if no panel has several ranked cases.
-    """
     several = [one.best for one in choices if len(one.ranked) > 1]
     return bool(several) and all(several)
 
 
 def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
-    """Describe the answer's limits in phrases, such as panels that are undecided and cases that were not compared."""
     return [
         *_slower_than_one_rank(choices, places),
         *_not_decided(choices, places),
@@ -413,10 +372,6 @@ def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
 
 
 def _undecided_at_most(choices: Sequence[Choice], places: _Places, text: str) -> Iterator[str]:
-    """Yield tags on the least certain choice: its precision, and how much slower than the fastest case it may be.
-
-    The precision is left out if `text` states it.
-    """
     worst = max(
         (one for one in choices if one.most_behind), key=lambda one: one.most_behind or 0.0, default=None
     )
@@ -480,17 +435,13 @@ def _not_ranked(choices: Sequence[Choice], places: _Places) -> Iterator[str]:
 
 
 def _named_as(choice: Choice) -> str:
-    """Say why the answer names the chosen case, although others cannot be distinguished from it."""
     if choice.chosen is reference_of(choice.ranked):
         return "named as the reference: nothing is shown to be faster"
     return "named as the fastest of those that cannot be told apart, by its mean"
 
 
 def _undecided(choice: Choice, other: CaseRun, doubt: Judgement, *, short: bool) -> str:
-    """State the precision of the comparison with `other`, and the number of rounds needed to decide it.
-
-    The number assumes that further rounds scatter like the measured ones. With `short`, the precision is left out.
-    """
+    """State the precision, and the number of rounds needed if they scatter like the measured ones."""
     low, high = doubt.ratio.low, doubt.ratio.high
     needed = rounds_for(doubt.ratio, doubt.rounds)
     assert low is not None
@@ -509,7 +460,6 @@ _BY = {"plain": "by rank 0", "dcp": "by all ranks"}
 
 
 def _checkpoint(cases: Sequence[CaseRun]) -> Finding | None:
-    """Return the finding on the cost of a checkpoint at the most ranks, or None if no checkpoint was timed."""
     able = [
         run
         for run in cases
@@ -548,7 +498,6 @@ def _checkpoint(cases: Sequence[CaseRun]) -> Finding | None:
 def _none(
     cases: Sequence[CaseRun], panels: Sequence[Case], withheld: Mapping[str, Violation] = MappingProxyType({})
 ) -> Finding:
-    """Return the finding that says why the question has no answer."""
     if withheld:
         first, *others = withheld.values()
         more = (f"so it is for {counted(len(others), 'more case', 'more cases')}",) if others else ()

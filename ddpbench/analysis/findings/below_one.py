@@ -43,7 +43,6 @@ class BelowOne:
 
     @property
     def _bound(self) -> str:
-        """Return the bound, rounded down. For several cases, it holds for all of them together."""
         least = f"at least {format_two_digits_down(self.least)} times"
         return f"{least} in every case" if len(self.measured) > 1 else least
 

@@ -114,7 +114,6 @@ def choices_of(cases: Sequence[CaseRun]) -> list[Choice]:
 
 
 def _rankable(members: Sequence[CaseRun]) -> dict[int, list[CaseRun]]:
-    """Return the cases that can be ranked, grouped by number of ranks, the largest number first."""
     able = [
         run
         for run in members
@@ -125,10 +124,7 @@ def _rankable(members: Sequence[CaseRun]) -> dict[int, list[CaseRun]]:
 
 
 def _families(members: Sequence[CaseRun]) -> dict[int, list[CaseRun]]:
-    """Return the candidates, grouped by number of ranks, the largest number first.
-
-    If any number of ranks has several candidates, numbers with only one candidate are left out.
-    """
+    """Return the rankable cases by number of ranks. Numbers with one case are dropped if another number has several."""
     rankable = _rankable(members)
     return {world: family for world, family in rankable.items() if len(family) > 1} or rankable
 
@@ -140,10 +136,7 @@ def _choice(
     compared: Families,
     alpha: float,
 ) -> Choice | None:
-    """Return the choice among comparable cases, or None if no cases can be compared.
-
-    A smaller number of ranks is chosen if it is shown, at level `alpha`, to train more samples per second.
-    """
+    """Return the choice; fewer ranks are chosen if they are shown, at level `alpha`, to train more samples/s."""
     picks = [pick for family in families.values() if (pick := _pick(family, compared)) is not None]
     if not picks:
         return None
@@ -187,10 +180,6 @@ def _choice(
 
 
 def _below(base: CaseRun | None, others: Sequence[CaseRun]) -> list[CaseRun]:
-    """Return the cases that are shown to train fewer samples/s than the base case.
-
-    The test is corrected for the number of cases.
-    """
     if base is None:
         return []
     found = [(run, judge_pair(run, base, ALPHA / len(others))) for run in others]
@@ -205,10 +194,6 @@ def _stands(found: dict[str, Standing], run: CaseRun) -> bool:
 
 
 def _pick(family: Sequence[CaseRun], compared: Families) -> _Pick | None:
-    """Return the case to use, the cases not distinguished from it, and each case's standing.
-
-    None if no two of the cases can be compared.
-    """
     if len(family) == 1:
         return family[0], [], {}
     found = compared.standings(family)

@@ -166,17 +166,13 @@ def _decided(
 
 
 def _before(history: Sequence[Past], verdict: ClaimVerdict, held: Sequence[HeldPair]) -> tuple[Past, ...]:
-    """Return a claim's history without earlier verdicts on this run that equal the present one."""
     return tuple(
         one for one in history if not isinstance(one, JudgedAgain) or _says_otherwise(one, verdict, held)
     )
 
 
 def _says_otherwise(past: Past, verdict: ClaimVerdict, held: Sequence[HeldPair]) -> bool:
-    """Return whether an earlier verdict differs from the present one.
-
-    Two verdicts "holds in part" differ if only one of them has refuted pairs, or only one has undecided pairs.
-    """
+    """Return whether the verdict changed. Two "holds in part" differ if only one has refuted, or undecided, pairs."""
     if past.head != verdict or verdict != "holds in part":
         return past.head != verdict
     then = (" not " in past.verdict, "cannot tell" in past.verdict)
@@ -190,7 +186,6 @@ def _runs_of(pairs: Sequence[_Pair]) -> list[CaseRun]:
 
 
 def _unable(pair: _Pair, names: Names) -> _Reason | None:
-    """Return the reason why the numbers of one of the two cases cannot decide the claim; None if there is no reason."""
     for run in pair:
         if run.planned.skip_reason is not None:
             return f"{names.of(run)} was skipped", run.planned.skip_reason
@@ -207,13 +202,11 @@ def _unable(pair: _Pair, names: Names) -> _Reason | None:
 
 
 def _withheld(pair: _Pair, withheld: Mapping[str, Violation]) -> _Reason | None:
-    """Return the reason why the numbers of one of the two cases must be wrong; None if no violation is known."""
     broken = next((withheld[run.case_id] for run in pair if run.case_id in withheld), None)
     return None if broken is None else (broken.wrong, broken.broken.text)
 
 
 def _compared(a: CaseRun, b: CaseRun, *, of: Of) -> Comparison | None:
-    """Compare A with B, either by time per sample of the whole job or by time per step."""
     mine, other = (
         run.timings if of == "throughput" else [_per_step(one) for one in run.timings] for run in (a, b)
     )
@@ -221,7 +214,6 @@ def _compared(a: CaseRun, b: CaseRun, *, of: Of) -> Comparison | None:
 
 
 def _per_step(timing: Timing) -> Timing:
-    """Return a launch's timing with one sample per step, so that a comparison per sample compares steps."""
     return replace(timing, samples=timing.steps)
 
 
@@ -230,10 +222,7 @@ def _enough(comparison: Comparison | None) -> bool:
 
 
 def _allowing(ratio: Interval, pair: _Pair) -> Interval:
-    """Return `ratio`, widened to allow for waiting if either case shares cores.
-
-    `ratio` is the first case's time divided by the second's.
-    """
+    """Widen the ratio of step times to allow for waiting if a case shares cores."""
     if ratio.low is None or ratio.high is None:
         return ratio
     mine, other = (1 - (run.shared_cores_share or 0.0) for run in pair)
@@ -243,7 +232,6 @@ def _allowing(ratio: Interval, pair: _Pair) -> Interval:
 def _judgement(
     claim: PlannedClaim, pair: _Pair, comparison: Comparison | None, unable: _Reason | None, *, alpha: float
 ) -> dict[str, Any]:
-    """Return fields of `HeldPair`: the verdict on a pair, and its ratio or the reason why it was not compared."""
     if comparison is None or not _enough(comparison):
         rounds = comparison.rounds if comparison is not None and comparison.paired else 0
         why = (
@@ -280,7 +268,6 @@ def _of_equal(judgement: Judgement) -> PairVerdict:
 
 
 def _verdict(held: Sequence[HeldPair]) -> ClaimVerdict:
-    """Return the verdict on a claim from the verdicts on its pairs."""
     found = {one.verdict for one in held}
     if found == {"holds"}:
         return "holds"
@@ -290,10 +277,6 @@ def _verdict(held: Sequence[HeldPair]) -> ClaimVerdict:
 
 
 def _placing(pairs: Sequence[_Pair]) -> Callable[[_Pair], str]:
-    """Return a function that describes how a pair differs from the claim's other pairs.
-
-    The description is empty if there is only one pair.
-    """
     sides = [_side_words([pair[side].case for pair in pairs]) for side in (0, 1)]
 
     def place(pair: _Pair) -> str:
@@ -310,11 +293,6 @@ def _placing(pairs: Sequence[_Pair]) -> Callable[[_Pair], str]:
 
 
 def _side_words(every: Sequence[Case]) -> Callable[[Case], tuple[list[str], list[str]]]:
-    """Return a function that gives the phrases that distinguish a case from the cases in `every`, and its ranks.
-
-    The number of ranks is left out if it is the same for all cases. The function reads `every` only once, because a
-    claim may have thousands of pairs.
-    """
     fields = grouping.differing(every, (*VARIANT, *SCALE, *PANEL))
     strategies, sizes = "strategy" in fields, "world_size" in fields
     names = Namer(every)
@@ -395,10 +373,6 @@ def _size(held: HeldPair) -> tuple[str, ...]:
 
 
 def _labels(runs: Sequence[CaseRun]) -> list[str]:
-    """Return the labels that must accompany the claim's numbers.
-
-    If several different links were emulated, their label is just "emulated links".
-    """
     facets = [grouping.qualifiers(run.case) for run in runs]
     linked = {run.case.fabric for run in runs if run.case.fabric}
     words = dict.fromkeys(
@@ -414,7 +388,6 @@ def _labels(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def _paths(pairs: Sequence[_Pair], names: Names) -> list[str]:
-    """Name the strategies that do not train synchronously, if the case compared with them does."""
     apart = [
         names.names.spoken_strategy(run.case)
         for pair in pairs
@@ -426,7 +399,6 @@ def _paths(pairs: Sequence[_Pair], names: Names) -> list[str]:
 
 
 def _details(claim: DecidedClaim, pairs: Sequence[_Pair], names: Names) -> Iterator[str]:
-    """Yield texts of decreasing length with the values measured for a claim."""
     if not claim.pairs:
         yield "no two cases of this run are its two sides"
         return
@@ -442,10 +414,9 @@ def _details(claim: DecidedClaim, pairs: Sequence[_Pair], names: Names) -> Itera
 
 
 class _Words:
-    """Texts about the pairs of one claim, in terms of step time or throughput, whichever the claim is about."""
+    """Texts about a claim's pairs; with `rates` in samples/s, because the sides differ in samples per step."""
 
     def __init__(self, one: DecidedClaim, *, rates: bool) -> None:
-        """Store the claim. With `rates`, texts give samples/s, because the two sides differ in samples per step."""
         self._one = one
         self._steps = one.of == "step time"
         self._rates = rates and not self._steps
@@ -455,7 +426,6 @@ class _Words:
         )
 
     def of_one(self, held: HeldPair, pair: _Pair, names: Names) -> Iterator[str]:
-        """Yield texts of decreasing length about the only pair of a claim."""
         if held.ratio is None:
             yield held.briefly
             return
@@ -474,7 +444,6 @@ class _Words:
         yield self._short(held)
 
     def in_part(self) -> Iterator[str]:
-        """Yield texts about the pairs for which the claim holds, does not hold, or cannot be decided."""
         counts = f"in {len(self._holding)} of {len(self._one.pairs)} comparisons"
         best, worst = self._best(), self._worst()
         opened = [f"cannot tell for {_places(self._open)}"] if self._open else []
@@ -494,21 +463,18 @@ class _Words:
         yield counts
 
     def _best(self) -> str:
-        """Describe the pair that supports the claim most."""
         if not self._holding:
             return ""
         several = "up to " if len(self._holding) > 1 and self._one.kind == "faster" else ""
         return f"{several}{self._short(self._extremes(self._holding)[0])}"
 
     def _worst(self) -> str:
-        """Describe the pair that contradicts the claim most."""
         several = "worst: " if len(self._failing) > 1 else ""
         return (
             f"{several}{''.join(self._in_parts(self._extremes(self._failing)[-1]))}" if self._failing else ""
         )
 
     def in_all(self) -> Iterator[str]:
-        """Yield texts about the range of the pairs' ratios, if all pairs have the same decided verdict."""
         count = len(self._one.pairs)
         start = "in both comparisons" if count == 2 else f"in all {count} comparisons"
         if self._failing:
@@ -522,7 +488,6 @@ class _Words:
         yield start
 
     def undecided(self) -> Iterator[str]:
-        """Yield texts about how much the widest interval leaves open, or about why no comparison was made."""
         open_still = [held for held in self._open if held.ratio is not None]
         count = len(self._one.pairs)
         if not open_still:
@@ -536,17 +501,11 @@ class _Words:
         yield f"{start}; {doubt}"
 
     def _extremes(self, held: Sequence[HeldPair]) -> list[HeldPair]:
-        """Return the pairs in order of how much they support the claim, starting with the strongest support.
-
-        For `faster`, pairs with a lower ratio support the claim more. For `as fast`, pairs with a ratio closer to 1
-        do.
-        """
         if self._one.kind == "faster":
             return sorted(held, key=lambda one: _ratio(one).value)
         return sorted(held, key=lambda one: abs(math.log(_ratio(one).value)))
 
     def _sides(self, held: HeldPair, mine: str, other: str, end: str) -> str:
-        """Say how the two named cases compare. `end` states their number of ranks if both have the same."""
         ratio, claimed = _ratio(held), self._one.margin
         if self._rates:
             return f"{mine} trains {plain(ratio.reciprocal())} times the samples/s of {other}{end}{self._allowed(held)}"
@@ -569,13 +528,11 @@ class _Words:
         return f"{fast} is {is_faster(by, than=True)} {slow}{end}{missed}"
 
     def _short(self, held: HeldPair) -> str:
-        """Say how the first case compares with the second, without their names."""
         if self._one.kind == "as fast" and self._equal(held) and not self._rates:
             return self._within(_ratio(held))
         return f"{''.join(self._in_parts(held))}{self._allowed(held)}"
 
     def _in_parts(self, held: HeldPair) -> tuple[str, str]:
-        """Return the text of `_short` without the margin, in two parts. Several pairs may have the same first part."""
         ratio = _ratio(held)
         if self._rates:
             return "", f"{plain(ratio.reciprocal())} times the samples/s"
@@ -593,7 +550,6 @@ class _Words:
         return "its step takes ", takes_longer(by)
 
     def _within(self, ratio: Interval) -> str:
-        """State the difference between two cases that count as equal, and the margin that the claim allows."""
         apart = f"step times differ by {signed(ratio)}"
         if above_one(ratio):
             apart = f"its step is {longer(ratio)} longer"
@@ -605,26 +561,17 @@ class _Words:
         return f"{where} the {_per_cent(self._one.margin)} allowed"
 
     def _allowed(self, held: HeldPair) -> str:
-        """Say whether a pair is inside the margin that the claim allows.
-
-        Empty for claims without such a margin.
-        """
         if self._one.kind != "as fast" or not self._one.margin:
             return ""
         return f", {self._bound('inside' if held.verdict == 'holds' else 'beyond')}"
 
     def _equal(self, held: HeldPair) -> bool:
-        """Return whether a text on this pair states the difference of the times instead of the faster side."""
         if held.verdict == "holds":
             return self._one.kind == "as fast"
         ratio = _ratio(held)
         return not (above_one(ratio) or under_one(ratio))
 
     def _undecided(self, ratio: Interval, *, named: bool = False) -> str:
-        """Say what the interval leaves open.
-
-        Set `named` if the text has already said whose steps these are.
-        """
         if self._rates:
             return f"{plain(ratio.reciprocal())} times the samples/s"
         if self._one.margin:
@@ -633,7 +580,6 @@ class _Words:
 
 
 def _distinct_words(pair: _Pair) -> tuple[str, str]:
-    """Return names of a pair's two cases that consist only of their differences, such as `2 ranks` and `32 ranks`."""
     names = Namer(run.case for run in pair)
     first, second = (
         ", ".join(names.apart(run.case, (*VARIANT, *SCALE, *PANEL))) or names.spoken_strategy(run.case)
@@ -656,5 +602,4 @@ def _width(ratio: Interval) -> float:
 
 
 def _places(held: Sequence[HeldPair]) -> str:
-    """List the phrases that distinguish these pairs, each once."""
     return listed(list(dict.fromkeys(one.place for one in held)))

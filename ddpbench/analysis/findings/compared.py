@@ -54,8 +54,6 @@ MOST_FINDINGS = 7
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Pair:
-    """Two cases that a sentence compares, and their judgement."""
-
     a: CaseRun
     b: CaseRun
     evidence: Literal["buckets", "layouts", "strategies"]
@@ -71,7 +69,6 @@ class _Pair:
 
     @property
     def kind(self) -> FindingKind:
-        """Return the subject of the finding on this pair, which is `bound` if `a` exchanges nothing."""
         return "bound" if not traits_of(self.a.case).exchanges else self.evidence
 
 
@@ -121,8 +118,6 @@ def findings(cases: Sequence[CaseRun], most: int = MOST_FINDINGS) -> tuple[Findi
 
 @dataclass(frozen=True, slots=True)
 class _Apart:
-    """Texts that distinguish groups of comparable cases (panels), made from the fields in which the groups differ."""
-
     fields: tuple[str, ...]
     names: Namer
 
@@ -133,7 +128,6 @@ class _Apart:
         return cls(tuple(grouping.differing(cases, fields)), Namer(cases))
 
     def of(self, case: Case) -> list[str]:
-        """Return phrases that distinguish the case's group of comparable cases from others, without its workload."""
         return self.names.apart(case, self.fields)
 
 
@@ -155,10 +149,7 @@ _PLACES: dict[FindingKind, int] = {"strategies": 0, "layouts": 0, "bound": 1, "b
 
 
 def _sorted(compared: Sequence[_Decision]) -> list[_Decision]:
-    """Return the comparisons in order: decided ones before undecided ones.
-
-    Within each of these, strategies come first, then upper bounds, then buckets.
-    """
+    """Sort the comparisons: decided before undecided, then strategies, upper bounds, buckets."""
 
     fastest: dict[GroupKey, float] = {}
     for pair, judged in compared:
@@ -180,12 +171,7 @@ def _sorted(compared: Sequence[_Decision]) -> list[_Decision]:
 
 
 def _open_together(compared: Sequence[_Decision]) -> tuple[list[_Decision], dict[str, list[_Decision]]]:
-    """Return the comparisons that begin a sentence, and the groups of comparisons that share one.
-
-    Undecided comparisons of several strategies with the same reference form a group. The first comparison of a group
-    begins its sentence, and the name of that comparison's pair is the group's key. All strategies of a group have the
-    reference's layout on nodes, so the sentence names the layout once.
-    """
+    """Return the comparisons that begin a sentence, and the further ones of each sentence by the first pair's name."""
     open_: dict[str, list[_Decision]] = {}
     for pair, judged in compared:
         if (
@@ -200,16 +186,11 @@ def _open_together(compared: Sequence[_Decision]) -> tuple[list[_Decision], dict
 
 
 def _of_strategy(pair: _Pair) -> GroupKey:
-    """Return a grouping key: all comparisons of one strategy's variants with the same reference share it."""
     return (*grouping.panel(pair.b.case), pair.a.case.strategy, pair.kind)
 
 
 def _most_telling(compared: Sequence[_Decision], room: int) -> list[_Decision]:
-    """Return the `room` comparisons that come first in order.
-
-    If no comparison among these is about buckets, the first comparison about buckets replaces the last one. But an
-    undecided comparison about buckets does not replace a decided one.
-    """
+    """Return the first `room` comparisons. The last one gives way to one about buckets, unless only it is decided."""
     ordered = _sorted(compared)
     chosen = ordered[:room]
     first = next((one for one in ordered if one[0].kind == "buckets"), None)
@@ -221,11 +202,6 @@ def _most_telling(compared: Sequence[_Decision], room: int) -> list[_Decision]:
 
 
 def _pairs(members: Sequence[CaseRun], families: Families) -> list[_Pair]:
-    """Return the comparisons within a group of comparable cases, at its largest world size.
-
-    DDP at its default bucket cap, in the plan's first layout on nodes, is the reference. It is compared with other
-    strategies, with DDP at other caps, and with DDP in other layouts.
-    """
     reference = reference_of(members)
     world = reference.case.world_size
     found: list[_Pair] = []
@@ -306,7 +282,6 @@ def _sentence(pair: _Pair, judged: Judgement, apart: _Apart) -> Finding:
 
 
 def _sentence_on_all(group: Sequence[_Decision], apart: _Apart) -> Finding:
-    """Return one finding on several cases, none of which can be distinguished from their common reference."""
     pairs, judged = [pair for pair, _ in group], [one for _, one in group]
     b, family, others = pairs[0].b, pairs[0].family, [pair.a for pair in pairs]
     names = [name_of(run, b, family) for run in others]
@@ -347,7 +322,6 @@ def _sentence_on_all(group: Sequence[_Decision], apart: _Apart) -> Finding:
 
 
 def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
-    """Yield a finding on the reference's speed-up and efficiency, and one on the parts of its step."""
     run = reference_of(members)
     family = [one for one in members if one.case.world_size == run.case.world_size]
     place, said = _place(run, apart, family)
@@ -392,7 +366,6 @@ def _notes(members: Sequence[CaseRun], apart: _Apart) -> Iterable[Finding]:
 
 
 def _unlike_timed(run: CaseRun) -> str:
-    """Say by how much instrumented steps differ in length from timed ones; empty if they agree."""
     found = instrumented_over_timed(run)
     if found is None or found.holds:
         return ""
@@ -401,10 +374,6 @@ def _unlike_timed(run: CaseRun) -> str:
 
 
 def _place(run: CaseRun, apart: _Apart, family: Sequence[CaseRun] = ()) -> tuple[str, list[str]]:
-    """Describe a case's ranks and layout, and separately its workload and its group of comparable cases.
-
-    The layout is left out if it is the same for all cases of the family.
-    """
     case = run.case
     ranks = ranks_of(case)
     if len({one.case.nodes for one in family if traits_of(one.case).exchanges}) > 1:
@@ -413,7 +382,6 @@ def _place(run: CaseRun, apart: _Apart, family: Sequence[CaseRun] = ()) -> tuple
 
 
 def _labels(run: CaseRun, apart: _Apart) -> tuple[str, ...]:
-    """Return the labels that must accompany a case's numbers, without labels that the sentence states anyway."""
     said = apart.of(run.case)
     return tuple(word for word in grouping.qualifiers(run.case) if word not in said)
 

@@ -135,10 +135,6 @@ class ClaimedEffect:
         return f"{self.common} is {is_faster(self.ratio)} {sides}"
 
     def _follows(self, before: ClaimedEffect | None) -> bool:
-        """Return whether the preceding effect compares the same two settings, so that only the strategy must be named.
-
-        Except for the kind `equal`, the same setting must also be the faster one in both effects.
-        """
         if before is None or not self.common or not before.common:
             return False
         mine, others = (self.fast.words, self.slow.words), (before.fast.words, before.slow.words)
@@ -147,7 +143,7 @@ class ClaimedEffect:
         return before.kind == self.kind and before.steps == self.steps and mine == others
 
     def _on(self, side: str) -> str:
-        """Return a side's words with `on` or `with` before a setting; a strategy's name gets neither."""
+        """Return a side's words with `on` or `with` before a setting, but not before a strategy's name."""
         if not self.common:
             return side
         return f"{'on' if self.fast.layout else 'with'} {side}"
@@ -191,7 +187,6 @@ def opening_of(claims: Sequence[DecidedClaim]) -> Opening:
 
 
 def _answer(claim: DecidedClaim) -> bool | None:
-    """Return whether the claim's answer is yes; None if the claim is neither shown nor refuted."""
     yes = claim.answers == "yes"
     if claim.verdict == "holds":
         return yes
@@ -199,7 +194,7 @@ def _answer(claim: DecidedClaim) -> bool | None:
 
 
 def _votes(claim: DecidedClaim, equal: Collection[frozenset[str]]) -> set[bool]:
-    """Return the answers of a claim's decided pairs; `equal` has the pairs that other claims show to be equal."""
+    """Return the answers of decided pairs; `equal` holds the pairs that other claims show to be equal."""
     yes = claim.answers != "no"
     found = {
         yes if held.verdict == "holds" else not yes for held in claim.pairs if held.verdict != "cannot tell"
@@ -239,10 +234,7 @@ def effects_of(
 
 
 def _continued_last(effects: Sequence[ClaimedEffect]) -> list[ClaimedEffect]:
-    """Return the effects in an order in which a shortened effect cannot be misread.
-
-    If one effect continues another, both go to the end, so that no third effect seems to continue the first.
-    """
+    """Put an effect and its continuation last, so that no third effect seems to continue the first."""
     for first in effects:
         for one in effects:
             if one is not first and one.continues(first):
@@ -251,11 +243,7 @@ def _continued_last(effects: Sequence[ClaimedEffect]) -> list[ClaimedEffect]:
 
 
 def _telling(claim: DecidedClaim, *, refuting: bool) -> list[HeldPair]:
-    """Return the pair that supports a claim most, then the pair that contradicts it most, if there are such pairs.
-
-    If pairs support the claim and none contradicts it, the second is the undecided pair closest to supporting it. With
-    `refuting`, the order is reversed.
-    """
+    """Return the pair that supports the claim most, then the pair that supports it least."""
 
     def strength(held: HeldPair) -> float:
         log = math.log(held.ratio.value) if held.ratio is not None else 0.0
@@ -304,7 +292,6 @@ def _effect(claim: DecidedClaim, held: HeldPair, a: Case, b: Case, names: Namer)
 
 
 def _sides(claim: DecidedClaim, a: Case, b: Case, names: Namer) -> tuple[PairSide, PairSide]:
-    """Return names for the two cases: the settings in which they differ, or their strategies if these differ."""
     if a.strategy == b.strategy:
         apart = Namer([a, b], among=names)
         first, second = (_side(case, apart.apart(case, (*VARIANT, *SCALE, *PANEL))) for case in (a, b))

@@ -55,11 +55,7 @@ class Families:
 
     @staticmethod
     def _panel(family: Sequence[CaseRun]) -> grouping.GroupKey:
-        """Return the panel (group of comparable cases) to which a family belongs.
-
-        It is the panel of the last case. The first case may be independent ranks, which belong to families on every
-        network.
-        """
+        """Return the family's panel: that of its last case, since the first may belong to several panels."""
         return grouping.panel(family[-1].case)
 
     def family_of(self, runs: Sequence[CaseRun]) -> Family | None:

@@ -70,12 +70,10 @@ def first_to_loss(cases: Sequence[CaseRun]) -> Finding | None:
 
 
 def _same_loss(run: CaseRun) -> grouping.GroupKey:
-    """Return a key that is equal for cases whose losses can be compared and which use the same links."""
     return (*grouping.deciding("loss", run.case), loss_curves_of(run)[0].target)
 
 
 def _who(run: CaseRun, group: Sequence[CaseRun]) -> str:
-    """Describe a case's strategy and ranks, so that it is distinguished from the group's other cases."""
     same = [other for other in group if other.case.world_size == run.case.world_size]
     return f"{called(run, same, PANEL)} at {ranks_of(run.case)}"
 

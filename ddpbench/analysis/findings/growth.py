@@ -93,7 +93,6 @@ def _network_s(run: CaseRun) -> float:
 
 
 def _theory(pair: Sequence[_ByNodes], few: int, most: int) -> list[str]:
-    """Say how network time grows by the formulas; empty if a strategy has no formula."""
     times = [(formula_of(one[few].case, 1.0)[1], formula_of(one[most].case, 1.0)[1]) for one in pair]
     if not all(least and longest for least, longest in times):
         return []
@@ -107,10 +106,7 @@ def _times(factor: float) -> str:
 
 
 def _judged(ordered: Sequence[CaseRun]) -> Judgement | None:
-    """Return the judgement of the last case compared with the first, or None if they cannot be compared.
-
-    The judgement is corrected for all pairs, because these two cases were chosen as extremes.
-    """
+    """Judge the last case against the first, corrected for all pairs since these two are extremes."""
     times = [network_timings(run) for run in ordered]
     compared = {
         f"{slow} {fast}": found

@@ -88,7 +88,6 @@ def inputs_answer(cases: Sequence[CaseRun], counted: Sequence[str] = ()) -> Find
 
 
 def _not_bound(group: InputGroup) -> bool:
-    """Return whether all cases of a group that load data are shown not to be input-bound."""
     return all(member.verdict == "not input-bound" for member in group.loaded)
 
 
@@ -97,13 +96,11 @@ def _workload(group: InputGroup) -> str:
 
 
 def _strategy(run: CaseRun, names: Namer) -> str:
-    """Return the strategy's name, with the number of ranks if it can have several."""
     alone = traits_of(run.case).role == "base"
     return f"{names.spoken_strategy(run.case)}{'' if alone else f' at {ranks_of(run.case)}'}"
 
 
 def _listed_groups(groups: Sequence[InputGroup], names: Namer, waiting: Collection[str]) -> str:
-    """Name the groups by their workloads. The strategy is added if the workload is one of `waiting`."""
     found: dict[str, None] = {}
     for one in groups:
         run = one.members[0].run
@@ -113,7 +110,6 @@ def _listed_groups(groups: Sequence[InputGroup], names: Namer, waiting: Collecti
 
 
 def _paired(cases: Sequence[CaseRun]) -> list[InputGroup]:
-    """Return the groups that have, on separate cores, a case with its data in memory and a case that loads data."""
     return [group for group in _fair(cases) if group.memory is not None and group.loaded]
 
 
@@ -126,7 +122,7 @@ def _fair(cases: Sequence[CaseRun]) -> list[InputGroup]:
 
 
 def _strength(group: InputGroup) -> float:
-    """Return a lower bound of the factor by which loading lengthens a group's step; 1 if no lengthening is shown."""
+    """Return a lower bound of the factor by which loading lengthens a step; 1 if none is shown."""
     ratio = group.bound[0].ratio if group.bound else None
     return ratio.low or 1.0 if ratio is not None else 1.0
 
@@ -177,10 +173,6 @@ def _bound(group: InputGroup) -> Iterator[str]:
 
 
 def _fixed(group: InputGroup) -> tuple[str, ...]:
-    """Return ends of decreasing length for a sentence on an input-bound group.
-
-    The ends say whether loader workers fix this, as far as it is known. Workers that do not fix it may still help.
-    """
     first, fixing = group.bound[0], group.fixed_by
     if fixing is not None:
         return (f"; {_workers(fixing)} fix{'es' if fixing.run.case.loader_workers == 1 else ''} it",)
@@ -195,7 +187,6 @@ def _fixed(group: InputGroup) -> tuple[str, ...]:
 
 
 def _not_sufficing(first: InputCase, others: Sequence[InputCase]) -> tuple[str, ...]:
-    """Return the result of `_fixed` if none of `others`, which have more workers than `first`, is shown to suffice."""
     found = judge_pairs({member.run.case_id: (member.run, first.run) for member in others})
     judged = [(member, found[member.run.case_id]) for member in others if member.run.case_id in found]
     faster = [(member, one) for member, one in judged if one.verdict == "faster"]
@@ -215,7 +206,6 @@ def _not_sufficing(first: InputCase, others: Sequence[InputCase]) -> tuple[str, 
 
 
 def _about_bound(group: InputGroup) -> Iterable[str]:
-    """Yield tags for an input-bound group: the share of a step spent waiting, and the effect of more workers."""
     first, *others = group.bound
     if first.run.parts is not None and first.ratio is not None and first.ratio.low is not None:
         hidden = shows_less(share_of_step(first.run.parts, "data"), (1 - 1 / first.ratio.low) / 2)
@@ -276,7 +266,6 @@ def _listed(members: Sequence[InputCase]) -> str:
 
 
 def _numbers(members: Sequence[InputCase]) -> str:
-    """List the cases' numbers of loader workers in words, such as `1, 2 and 4`."""
     counts = [str(member.run.case.loader_workers) for member in members]
     return counts[0] if len(counts) == 1 else f"{', '.join(counts[:-1])} and {counts[-1]}"
 

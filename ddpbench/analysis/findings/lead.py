@@ -98,11 +98,6 @@ def _kind(run: CaseRun) -> tuple[str, str]:
 
 
 def _lead(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> tuple[float, Finding] | None:
-    """Return DDP's lead over a master, as a ratio of step times, and the finding on it.
-
-    None if nothing shows a lead, or if the cases cannot be compared.
-    """
-
     def against(a: tuple[str, str], b: tuple[str, str]) -> Judgement | None:
         return families.judge(by[a], by[b]) if a in by and b in by else None
 
@@ -142,15 +137,10 @@ def _lead(by: dict[tuple[str, str], CaseRun], ring: str, families: Families) -> 
 
 
 def _gains(part: Judgement) -> bool:
-    """Return whether this part of the lead is shown to be a gain, because its interval is above 1."""
     return part.rounds > 0 and above_one(part.ratio)
 
 
 def _shares(by: Mapping[tuple[str, str], CaseRun], ring: _Pair, lead: _Pair) -> str:
-    """Say which shares of the lead are due to the ring and to overlap, on a logarithmic scale.
-
-    The shares have Fieller's intervals over the rounds that all cases have.
-    """
     launches = {kind: by_pair(by[kind].timings) for kind in (*ring, *lead)}
     rounds = rounds_of_all(list(launches.values()))
 

@@ -47,7 +47,6 @@ def loss_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
 
 
 def _data(run: CaseRun) -> GroupKey:
-    """Return a key that is equal for cases whose losses can be compared."""
     return (
         *grouping.deciding("loss", run.case),
         loss_curves_of(run)[0].target,
@@ -56,11 +55,7 @@ def _data(run: CaseRun) -> GroupKey:
 
 
 def _disagreement(group: Sequence[CaseRun], families: Families) -> Finding | None:
-    """Return a finding on two cases where the case that is faster per sample reaches the loss later.
-
-    None if both orders agree for all pairs. If they disagree for several pairs, the pair with the widest gap is used.
-    The ratios have the intervals of the report's tables (`_intervals`).
-    """
+    """Return a finding on two cases of which the faster per sample reaches the loss later."""
     comparisons: dict[str, Comparison] = {}
     pairs: dict[str, tuple[CaseRun, CaseRun]] = {}
     known: dict[str, Judgement] = {}
@@ -116,12 +111,7 @@ def _disagreement(group: Sequence[CaseRun], families: Families) -> Finding | Non
 
 
 def _intervals(a: CaseRun, b: CaseRun, rate: Judgement, loss: Judgement) -> tuple[Interval, Interval, int]:
-    """Return A's samples/s divided by B's, A's time to the loss divided by B's, and the number of comparisons.
-
-    The intervals are the same as in the report's tables. If one of the cases is the base case of the other, the
-    intervals are those of the speed-ups. Speed-ups are not corrected for several comparisons, so the number is then 1.
-    The verdict on the pair was based on wider intervals, which all hold at once.
-    """
+    """Return A/B of samples/s and of time to the loss, with the intervals of the report's tables."""
     for run, base in ((a, b), (b, a)):
         if run.baseline_id == base.case_id:
             faster, sooner = speedup_over(run, base), against_base(run, base)
@@ -132,7 +122,6 @@ def _intervals(a: CaseRun, b: CaseRun, rate: Judgement, loss: Judgement) -> tupl
 
 
 def _speedup(group: Sequence[CaseRun]) -> Finding | None:
-    """Return the finding on the case whose speed-ups in time to the loss and in samples/s differ most, or None."""
     by_id = {run.case_id: run for run in group}
     found: list[tuple[float, CaseRun, Interval, Comparison]] = []
     for run in group:
@@ -168,7 +157,7 @@ def _speedup(group: Sequence[CaseRun]) -> Finding | None:
 
 
 def _apart(a: Interval, b: Interval) -> bool:
-    """Return whether the intervals do not overlap. This is stricter than excluding 0 from their difference."""
+    """Return whether the intervals do not overlap. This is stricter than a difference that excludes 0."""
     if a.low is None or a.high is None or b.low is None or b.high is None:
         return False
     return a.high < b.low or b.high < a.low
@@ -179,7 +168,6 @@ def _who(run: CaseRun, other: CaseRun) -> str:
 
 
 def _batch(run: CaseRun, other: CaseRun) -> str:
-    """State a case's samples per step; empty if anything else distinguishes the two cases."""
     alike = (run.case.world_size, name_of(run, other)) == (other.case.world_size, name_of(other, run))
     return f" with {run.case.global_batch:,} samples per step" if alike else ""
 

@@ -82,17 +82,6 @@ def _sentence(
     rivals: Sequence[str],
     families: Families,
 ) -> tuple[str, list[str]]:
-    """Return the text of the answer, and a tag on the tie of several values if the text has no room for it.
-
-    Args:
-        best: the fastest case.
-        tied: the cases that are not shown to be slower.
-        key: the option.
-        name: the strategy's name.
-        gain: samples/s divided by those of one rank.
-        rivals: beginnings of a phrase that compares the case with the reference strategy.
-        families: the run's comparisons.
-    """
     numbers = sorted(run.case.options[key] for run in (best, *tied))
     values = [f"{number:g}" for number in numbers]
     ties = [*tied_words([families.judge(run, best) for run in tied])]
@@ -105,7 +94,6 @@ def _sentence(
 
 
 def _varied(cases: Sequence[CaseRun], claims: Sequence[DecidedClaim]) -> Iterator[tuple[list[CaseRun], str]]:
-    """Yield groups of cases that differ only in a numeric option which a claim compares, each with the option's key."""
     named = {
         key
         for claim in claims
@@ -122,7 +110,6 @@ def _varied(cases: Sequence[CaseRun], claims: Sequence[DecidedClaim]) -> Iterato
 
 
 def _keys(members: Sequence[CaseRun]) -> list[str]:
-    """Return the options in which these cases differ; empty if they differ in anything else."""
     cases = [run.case for run in members]
     if len({grouping.alike(case, but=("options_json",)) for case in cases}) != 1:
         return []
@@ -130,7 +117,6 @@ def _keys(members: Sequence[CaseRun]) -> list[str]:
 
 
 def _rival(best: CaseRun, cases: Sequence[CaseRun], families: Families) -> Iterator[str]:
-    """Yield beginnings of phrases that compare `best` with the reference strategy, the longest first."""
     for run in cases:
         if traits_of(run.case).role != "reference" or run.case.world_size != best.case.world_size:
             continue
@@ -151,7 +137,6 @@ def _rival(best: CaseRun, cases: Sequence[CaseRun], families: Families) -> Itera
 
 
 def _smallest(run: CaseRun, by_id: Mapping[str, CaseRun], name: str) -> Iterator[str]:
-    """Yield a tag that compares the smallest value of the option with one rank; `name` is the case's name."""
     base = by_id.get(run.baseline_id)
     rate = rate_ratio(run, base) if base is not None else None
     if rate is None or rate.low is None:

@@ -61,11 +61,6 @@ def _cap(run: CaseRun) -> tuple[int, float]:
 
 
 def _groups(cases: Sequence[CaseRun]) -> list[list[CaseRun]]:
-    """Return groups of cases that differ only in links or workload options.
-
-    If both vary, the cases of a group differ only in options.
-    """
-
     def shared(run: CaseRun) -> GroupKey:
         return grouping.alike(run.case, but=("workload_options_json", "fabric"))
 
@@ -107,7 +102,6 @@ def _sentence(name: str, pair: tuple[CaseRun, CaseRun], judged: Judgement) -> Fi
 
 
 def _apart(worst: CaseRun, best: CaseRun) -> str:
-    """Say how two cases differ, as in `over 1 Gbit/s, node 3 at 100 Mbit/s as over 1 Gbit/s`."""
     if worst.case.fabric != best.case.fabric:
         over = [f"over {_links(run, other)}" for run, other in ((worst, best), (best, worst))]
     else:

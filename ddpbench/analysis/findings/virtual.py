@@ -80,7 +80,6 @@ def _dilated(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _loopback(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield sentences on ranks that communicate over their node's loopback, which cannot be slowed like the links."""
     using = [run for run in measured if _uses_loopback(run)]
     for (faster,), members in grouped(using, lambda run: (run.case.dilation * run.case.shrink,)).items():
         if faster == 1:
@@ -101,7 +100,6 @@ def _uses_loopback(run: CaseRun) -> bool:
 
 
 def _unhidden(measured: Sequence[CaseResult], names: Names) -> Iterable[str]:
-    """Yield a sentence on replays in which the dilation is too small to hide the host's own work."""
     needed = [(one.dilation_needed or 0.0, one) for one in measured]
     short = [(k, one) for k, one in needed if k > one.case.dilation * (1 + 1e-9)]
     if not short:
@@ -127,6 +125,6 @@ def _unhidden(measured: Sequence[CaseResult], names: Names) -> Iterable[str]:
 
 
 def _round_up(value: float) -> float:
-    """Return the value rounded up to two significant digits."""
+    """Round up to two significant digits."""
     scale = 10.0 ** (1 - math.floor(math.log10(value)))
     return math.ceil(value * scale * (1 - 1e-9)) / scale

@@ -114,10 +114,7 @@ def mostly_disturbed(runs: Sequence[CaseRun], whose: str = "") -> list[str]:
 
 
 def _beyond_links(runs: Sequence[CaseRun]) -> list[str]:
-    """State the largest share of a step by which transfers took longer than emulated links explain.
-
-    Empty if this share is small.
-    """
+    """State the largest share of a step by which transfers took longer than emulated links explain."""
     found = {
         run.case_id: (beyond_formula_s(run) / run.parts.step_s, run)
         for run in runs
@@ -133,10 +130,6 @@ def _beyond_links(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def _full(runs: Sequence[CaseRun]) -> list[str]:
-    """Name the case whose replay used the largest share of this machine's cores, with this share.
-
-    Empty if no case used a large share.
-    """
     busy = {run.case_id: (busy_share(run), run) for run in runs if run.timings}
     share, run = max(busy.values(), key=lambda one: one[0], default=(0.0, None))
     if run is None or share <= FULL_SHARE:
@@ -147,10 +140,6 @@ def _full(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def _shared_cores(runs: Sequence[CaseRun]) -> list[str]:
-    """State the largest share of a step for which ranks may have waited for shared cores.
-
-    Empty if there was no such wait.
-    """
     shares = [run.shared_cores_share or 0.0 for run in runs]
     share = max((share for share in shares if share < MOST_SHARED), default=0.0)
     if not share:
@@ -159,16 +148,12 @@ def _shared_cores(runs: Sequence[CaseRun]) -> list[str]:
 
 
 def _where(run: CaseRun, runs: Sequence[CaseRun]) -> str:
-    """Return a name that distinguishes a case from the others in `runs`, with its ranks if the cases differ in them."""
     several = len({one.case.world_size for one in runs}) > 1
     return f"{called(run, runs)} at {ranks_of(run.case)}" if several else called(run, runs)
 
 
 def _paced(runs: Sequence[CaseRun]) -> list[str]:
-    """Say by how much late computation lengthens a replay's steps, for the case with the largest effect.
-
-    Empty if the effect is small in all cases.
-    """
+    """Say how much late computation lengthens a replay's steps, for the case with the largest effect."""
     late = {run.case_id: (late_share(run), run) for run in runs if run.timings}
     share, run = max(late.values(), key=lambda one: one[0], default=(0.0, None))
     if run is None or share <= MARGIN:
@@ -281,7 +266,6 @@ _ANOTHER_PATH = "another path of training"
 def _family_and_words(
     run: CaseRun, other: CaseRun | None, family: Iterable[CaseRun]
 ) -> tuple[list[Case], list[str]]:
-    """Return the cases that a text names, and phrases for settings of `run` that its name must contain in addition."""
     case = run.case
     more: list[str] = []
     linked = other is not None and traits_of(case).exchanges and traits_of(other.case).exchanges

@@ -58,7 +58,6 @@ def wrappers_finding(cases: Sequence[CaseRun]) -> Finding | None:
 
 
 def _compares_more(members: Sequence[CaseRun], reference: CaseRun) -> bool:
-    """Return whether the cases include a strategy that aggregates gradients and is neither DDP nor a framework's."""
     return any(
         exchanges_gradients(run)
         and run.case.strategy != reference.case.strategy
@@ -116,7 +115,6 @@ def _texts(
     reference: CaseRun,
     full: Sequence[str],
 ) -> Iterator[str]:
-    """Yield texts of decreasing length: with all names and intervals, without intervals, and with fewer names."""
     judged = [*slower, *others]
     family = [reference, *(run for run, _ in judged)]
     than, at = f"slower than {called(reference, family)}", f" at {ranks_of(reference.case)}"
@@ -143,7 +141,6 @@ def _texts(
 
 
 def _names(runs: Sequence[CaseRun], family: Sequence[CaseRun]) -> str:
-    """List all names, each strategy once, followed in brackets by what distinguishes its cases."""
     names = Namer(run.case for run in family)
     found: dict[str, list[str]] = {}
     for run in runs:

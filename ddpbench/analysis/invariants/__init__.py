@@ -257,7 +257,6 @@ def _violation(
 
 
 def _reached(fabrics: Iterable[FabricRun]) -> dict[str, float]:
-    """Return, by the links' setting, the largest ratio of a link's measured rate to the requested rate, at least 1."""
     found: dict[str, float] = {}
     for fabric in fabrics:
         pairs = zip(fabric.asked_bit_per_s, fabric.reached_bit_per_s, strict=False)

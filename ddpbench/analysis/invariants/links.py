@@ -143,10 +143,8 @@ def network_time(case: CheckedCase) -> Iterable[Bounded]:
 def _least_network_s(case: CheckedCase, links: Links) -> float | None:
     """Return the least time (seconds) that the links need for a step's bytes; None if the busiest link is unknown.
 
-    The calculation assumes no latency, the largest share of payload, and a burst after every pause. For a single
-    transfer the result is the time by the algorithm's formula. With several transfers, one may be sent back while the
-    next is gathered, so the result is the time of the busiest link's bytes in one direction. If links have several
-    rates, only the link that limits a ring or a master is known.
+    It assumes no latency, the largest share of payload, and a burst after every pause. Several transfers may overlap,
+    so their bound is the busiest link's bytes in one direction.
     """
     job, size, pieces = case.run.case, _aggregated(case), pieces_of(case.run)
     if not size or (len(links.bandwidth) > 1 and job.algorithm not in (*_AT_THE_SLOWEST, "master")):
@@ -215,7 +213,6 @@ def buckets_hold_gradients(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def _aggregated(case: CheckedCase) -> float | None:
-    """Return the gradient bytes that a step aggregates, or None if something else is sent."""
     return bytes_to_aggregate(case.run)
 
 

@@ -181,11 +181,6 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, progress: OnProgr
 
 
 def _findings(cases: Sequence[CaseRun], laws: Sequence[CurveLaws], most: int) -> tuple[Finding, ...]:
-    """Return at most `most` findings, decided ones first. Findings on speed-up and scaling law are always included.
-
-    Findings on optional features, such as recovery from failures, come first. If there are any, all other findings
-    concern training without failures.
-    """
     of_features = with_features("findings", {}).values()
     if first := [one for findings_of in of_features for one in findings_of(cases)][: most - 1]:
         whole = [run for run in cases if run.case.recovery in UNDISTURBED]
@@ -202,15 +197,12 @@ def _findings(cases: Sequence[CaseRun], laws: Sequence[CurveLaws], most: int) ->
 
 @dataclass(frozen=True, slots=True)
 class _Sweeps:
-    """Total times of a run's sweeps, and the reason why the last sweep stopped."""
-
     wall_s: float
     measured_s: float
     stop_reason: str
 
 
 def _sweeps(run: RunDir) -> _Sweeps:
-    """Return the totals over all sweeps that this run directory recorded, and why the last one stopped."""
     sessions = read_sessions(run)
     return _Sweeps(
         wall_s=sum(float(session.get("wall_s") or 0) for session in sessions),
@@ -220,12 +212,7 @@ def _sweeps(run: RunDir) -> _Sweeps:
 
 
 def _counts(plan: StoredPlan, cases: Sequence[CaseRun], *, merged: bool) -> Counts:
-    """Return the numbers of launches, cases and rounds.
-
-    The number of planned launches is the number of runnable cases times the number of rounds that have begun, or times
-    `rounds_min` if that is larger. For a merged run it is the number of existing launches, because each run planned its
-    own cases and rounds.
-    """
+    """Return the counts. A merged run counts its existing launches as planned."""
     runnable = [case for case in cases if case.planned.skip_reason is None]
     begun = max((launch.round + 1 for case in cases for launch in case.launches), default=0)
     launches = [launch for case in cases for launch in case.launches]

@@ -37,10 +37,7 @@ class CachedSummary:
 
 
 def _stamp(code: bytes, run: RunDir, plan: StoredPlan) -> bytes:
-    """Return a digest of everything on which a summary depends, as far as names, sizes and times show.
-
-    It is empty if a sweep is deleting files in the run.
-    """
+    """Return a digest of all that a summary depends on; empty while a sweep deletes files in the run."""
     digest = hashlib.sha256(code)
 
     def add(name: str, stat: os.stat_result | None) -> None:

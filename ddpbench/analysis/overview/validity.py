@@ -144,7 +144,6 @@ def _too_few_rounds(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _equal_caps(cases: Sequence[CaseRun]) -> Iterable[str]:
-    """Yield sentences on bucket caps that were run as a single case because they give the same buckets."""
     found = [run.planned for run in cases if run.planned.stands_for]
     texts = (
         equal_words(one.case.workload, one.case.bucket_cap_mb, one.stands_for, one.caps_worth)
@@ -160,7 +159,6 @@ def _equal_caps(cases: Sequence[CaseRun]) -> Iterable[str]:
 
 
 def _left_out(measured: Sequence[CaseRun], names: Names, budget: Budget, resume: str) -> Iterable[str]:
-    """Yield a sentence on cases that have fewer rounds than planned because the budget ended the sweep."""
     short = [case for case in measured if len(case.timings) < budget.rounds_min and case.status == "ok"]
     if short:
         counts = sorted({len(case.timings) for case in short})
@@ -172,7 +170,6 @@ def _left_out(measured: Sequence[CaseRun], names: Names, budget: Budget, resume:
 
 
 def _disturbances(measured: Sequence[CaseRun]) -> Iterable[str]:
-    """Yield a sentence on each kind of disturbance that launches are flagged with, in the order of first occurrence."""
     flags = Counter(flag for case in measured for launch in case.good for flag in dict.fromkeys(launch.flags))
     total = sum(len(case.good) for case in measured)
     for flag, count in flags.items():
@@ -183,10 +180,7 @@ def _disturbances(measured: Sequence[CaseRun]) -> Iterable[str]:
 
 
 def _how_much(flag: str, measured: Sequence[CaseRun]) -> str:
-    """State the median and the largest share of the cores' time that other guests or processes took, over all launches.
-
-    Empty unless `flag` is `steal` or `foreign load`.
-    """
+    """State the median and the largest share of core time that others took; empty for other flags."""
     taken: Callable[[Noise], float] | None = {
         "steal": lambda noise: noise.steal_fraction,
         "foreign load": lambda noise: noise.foreign_fraction,
@@ -198,7 +192,6 @@ def _how_much(flag: str, measured: Sequence[CaseRun]) -> str:
 
 
 def _wide(results: Sequence[CaseResult], names: Names, stop_reason: str) -> Iterable[str]:
-    """Yield sentences that name cases whose intervals stayed wider than their target, and say why the sweep ended."""
     asked: dict[float, list[CaseRun]] = {}
     for one in results:
         if one.ci_reached is False:
@@ -233,7 +226,6 @@ def _several_hosts(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _slow_interfaces(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield sentences on network interfaces that gloo used although the host had a faster one."""
     concerned: dict[tuple[str, str], list[CaseRun]] = {}
     hosts: dict[tuple[str, str], set[str]] = {}
     for case in measured:
@@ -275,7 +267,6 @@ def _untimed_transfers(measured: Sequence[CaseRun], names: Names) -> Iterable[st
 
 
 def _unproved(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield sentences on cases whose proofs could not check what was trained, with the reason."""
     found: dict[str, list[CaseRun]] = {}
     for case in measured:
         if case.unproved:
@@ -285,7 +276,6 @@ def _unproved(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _notes_of_proofs(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield the notes of proofs, each with its cases and the comparisons that were left out because of this note."""
     unproved = {case.unproved for case in measured}
     found: dict[str, list[CaseRun]] = {}
     left_out: dict[str, list[str]] = {}
@@ -303,7 +293,6 @@ def _notes_of_proofs(measured: Sequence[CaseRun], names: Names) -> Iterable[str]
 
 
 def _own_steps(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield sentences on columns that are empty because the workload's class has its own `step`."""
     own = [case for case in measured if any(launch.own_step for launch in case.good)]
     if own:
         yield (
@@ -320,7 +309,6 @@ def _own_steps(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _changes(measured: Sequence[CaseRun], names: Names) -> Iterable[str]:
-    """Yield sentences on ddpbench's changes to a user's class: types of its model and batches, and its settings."""
     changed: dict[str, list[CaseRun]] = {}
     for case in measured:
         for sentence in dict.fromkeys(one for launch in case.good for one in launch.changes):
@@ -342,10 +330,7 @@ def _damage(cases: Sequence[CaseRun], names: Names) -> Iterable[str]:
 
 
 def _correlated(measured: Sequence[CaseRun]) -> Iterable[str]:
-    """Yield sentences on the correlation of rounds.
-
-    Intervals of comparisons allow for it, intervals of step times do not.
-    """
+    """Yield sentences on correlated rounds, for which intervals of comparisons allow, but not those of step times."""
     longest = max(measured, key=lambda case: len(case.timings))
     found, factor = correlation_of([case.timings for case in measured]), widened(longest.timings)
     if factor > 1:
@@ -364,10 +349,6 @@ def _correlated(measured: Sequence[CaseRun]) -> Iterable[str]:
 
 
 def _rarely_slow(measured: Sequence[CaseRun]) -> Iterable[str]:
-    """Yield a sentence that says how frequent slow launches may be if none of a case's launches was slow.
-
-    The sentence is left out unless several cases have enough launches.
-    """
     able = [count for case in measured if (count := len(case.timings)) >= MIN_ROUNDS]
     if len(able) > 1:
         fewest = min(able)

@@ -34,7 +34,6 @@ def warning_sentences(cases: Sequence[CaseRun], checks: Checked) -> Iterable[str
 
 
 def _who(launches: Sequence[Launch]) -> str:
-    """Say who disturbed the launches, with the limits above which a launch is flagged."""
     flags = {flag for launch in launches for flag in launch.flags}
     who = {
         "steal": f"other guests of the host took over {100 * STEAL_LIMIT:g} %",

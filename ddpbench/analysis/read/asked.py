@@ -47,7 +47,7 @@ def found_settings(launch: Launch, case: Case) -> Iterator[RecordedSetting]:
 
 
 def _asked(case: Case) -> dict[str, Sequence[str]]:
-    """Return the accepted values of each setting by its name in `Case`. The requested value is first."""
+    """Return the accepted values of each setting by its name in `Case`, the requested value first."""
     asked: dict[str, Sequence[str]] = {
         "threads_per_rank": [str(case.threads_per_rank)],
         "device": [case.device],

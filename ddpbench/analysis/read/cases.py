@@ -137,10 +137,6 @@ def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
 
 
 def _judged(launch: Launch, changing: bool) -> Launch:
-    """Return a launch marked as steady, or as not steady if its timed steps were still `changing`.
-
-    A launch whose one-time work was not done before its timed steps is returned unchanged.
-    """
     if not launch.ready or (launch.steady is (not changing) and changing == (NOT_STEADY in launch.flags)):
         return launch
     others = tuple(flag for flag in launch.flags if flag != NOT_STEADY)
@@ -148,7 +144,7 @@ def _judged(launch: Launch, changing: bool) -> Launch:
 
 
 def _read_proof(directory: LaunchDir, address: Address) -> tuple[ProofRun | None, Sequence[LeftOut]]:
-    """Return a case's proof, or None if it is unfinished. Also return the files in its folder that belong elsewhere."""
+    """Return a case's proof (None if unfinished), and the files in its folder that belong elsewhere."""
     records: LaunchRecords = read_launch(directory, address)
     return _proof_of(records) if records.finished else None, records.left_out
 

@@ -112,10 +112,6 @@ class Group:
         return Times(begin, until, begins, ends)
 
     def _across_hosts(self, here: Times, one_clock: NDArray[np.bool_]) -> Times:
-        """Return the times, if some of the transfers have ranks without a common clock.
-
-        `here` are the times computed as if all ranks were on one clock.
-        """
         took = np.minimum.reduceat(self.end - self.served, self.starts)[self.transfer]
         together = (self.flow == TOGETHER)[self.transfer]
         afar = np.where(together, self.end - took, self.served)
@@ -126,10 +122,7 @@ class Group:
         return Times(begin, until, begins, ends)
 
     def _of(self, values: Ints, where: NDArray[np.bool_], extreme: Any, without: int) -> Ints:
-        """Return, for each part, the extreme of `values` over those parts of the same transfer that `where` selects.
-
-        `extreme` is `np.maximum` or `np.minimum`, and `without` is the value if no part is selected.
-        """
+        """Return, per part, the extreme of `values` over the selected parts of its transfer, or else `without`."""
         found: Ints = extreme.reduceat(np.where(where, values, without), self.starts)[self.transfer]
         return found
 
@@ -139,8 +132,7 @@ class Group:
     def _along_a_tree(self, parts: slice, begin: Ints, until: Ints) -> None:
         """Write the times of a tree transfer's parts into `begin` and `until`.
 
-        A rank's part begins once the rank and one of its neighbours have started, and ends once its last child has its
-        data.
+        A part begins once its rank and one neighbour have started, and ends once its last child has the data.
         """
         served = dict(zip(self.rank[parts].tolist(), self.served[parts].tolist(), strict=True))
         ends = dict(zip(self.rank[parts].tolist(), self.end[parts].tolist(), strict=True))

@@ -120,12 +120,6 @@ def _without_times(
     sessions: Sessions,
     damage: tuple[str, ...],
 ) -> Launch:
-    """Return a launch without the times of its steps.
-
-    The launch has the data that the launcher recorded at its end. From the ranks' records it has the model (sizes,
-    buckets, memory, whether parameters were equal at the end), the ranks' hosts, and the traffic of the links between
-    ranks.
-    """
     start = next(iter(_starts(ranks)), None)
     buckets = next((record for rank in ranks.values() for record in reversed(rank.of(Buckets))), None)
     ends = [end for rank in ranks.values() for end in rank.of(RankOutcome)[-1:]]
@@ -171,7 +165,6 @@ def _without_times(
 
 
 def _found(ranks: Mapping[int, _Sorted]) -> dict[str, tuple[int | str, ...]]:
-    """Return the settings that the ranks recorded, by their names in `Case`."""
     starts = [start for rank in ranks.values() for start in rank.of(RankStart)]
     ends = [end for rank in ranks.values() for end in rank.of(RankOutcome)]
     found: dict[str, tuple[int | str, ...]] = {
@@ -189,7 +182,7 @@ def _found(ranks: Mapping[int, _Sorted]) -> dict[str, tuple[int | str, ...]]:
 
 
 def _loaders_share_cores(case: Case, starts: Sequence[RankStart]) -> bool:
-    """Return whether loader workers run on cores that ranks need. Machines with GPUs mostly have enough cores for both.
+    """Return whether loader workers run on cores that ranks need.
 
     Ranks that use GPUs of one socket each count all cores of that socket as their own.
     """
@@ -204,7 +197,6 @@ def _loaders_share_cores(case: Case, starts: Sequence[RankStart]) -> bool:
 
 
 def _slow_interfaces(starts: Sequence[RankStart]) -> tuple[tuple[str, str, str], ...]:
-    """Return the value of `Launch.slow_interfaces`, which is empty if all ranks are on one host."""
     if len({start.host for start in starts}) < 2:
         return ()
     found = {(start.host, start.gloo_interface, start.faster_interface) for start in starts}
@@ -212,10 +204,6 @@ def _slow_interfaces(starts: Sequence[RankStart]) -> tuple[tuple[str, str, str],
 
 
 def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case, foreign: tuple[str, ...]) -> Launch:
-    """Return the launch with the times of its timed blocks. Its status is `failed` if any rank's blocks are missing.
-
-    `foreign` names files in the launch's folder that belong to a different launch.
-    """
     every = list(ranks.values()) if len(ranks) == launch.processes else []
     one_host = len(set(_hosts(ranks).values())) <= 1
     blocks = [_blocks(rank, "timed") for rank in every]
@@ -248,7 +236,6 @@ def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case, foreig
 
 
 def _with_flags(launch: Launch, ranks: Mapping[int, _Sorted]) -> Launch:
-    """Return the launch with its flags. `ready` is set to whether one-time work was done before its timed steps."""
     warmups = [warmup for rank in ranks.values() for warmup in rank.of(Warmup)[-1:]]
     ready = all(warmup.steady or not warmup.reason.startswith(NOT_READY) for warmup in warmups)
     return replace(
@@ -260,13 +247,11 @@ def _with_flags(launch: Launch, ranks: Mapping[int, _Sorted]) -> Launch:
 
 
 def _is_late(launch: Launch) -> bool:
-    """Return whether the 95th percentile of a replay's lateness is above `LATE_SHARE` of a step."""
     pace, timing = launch.pace, launch.timing
     return pace is not None and timing is not None and pace.lateness_p95_s > LATE_SHARE * timing.step_s
 
 
 def _instrumented(ranks: Mapping[int, _Sorted]) -> dict[int, RankSteps]:
-    """Return the instrumented steps of each rank that has any."""
     hosts = _hosts(ranks)
     return {
         rank: RankSteps.of(noted, records.of(CommRecord), hosts.get(rank, ""))
@@ -276,7 +261,6 @@ def _instrumented(ranks: Mapping[int, _Sorted]) -> dict[int, RankSteps]:
 
 
 def _beginning(rank: _Sorted) -> tuple[RankStart | None, Met | None, Warmup | None]:
-    """Return the last records that a rank wrote of its start, of the meeting of all ranks, and of its warm-up."""
     start, met, warmup = rank.of(RankStart), rank.of(Met), rank.of(Warmup)
     return (start[-1] if start else None, met[-1] if met else None, warmup[-1] if warmup else None)
 
@@ -290,7 +274,6 @@ def _starts(ranks: Mapping[int, _Sorted]) -> list[RankStart]:
 
 
 def _hosts(ranks: Mapping[int, _Sorted]) -> dict[int, str]:
-    """Return each rank's host, as the rank recorded it."""
     return {start.rank: start.host for start in _starts(ranks)}
 
 
@@ -298,8 +281,6 @@ _R = TypeVar("_R", bound=Record)
 
 
 class _Sorted:
-    """A rank's records by kind."""
-
     def __init__(self, rank: RankRecords) -> None:
         self._by_kind: dict[type, list[Any]] = defaultdict(list)
         for record in rank.records:
@@ -323,7 +304,6 @@ def _timed_paces(rank: _Sorted) -> dict[int, Pace]:
 
 
 def _times(ranks: Sequence[Mapping[int, Block]]) -> list[dict[int, BlockTimes]]:
-    """Return each rank's blocks in the form that `time_blocks` requires."""
     return [
         {
             index: BlockTimes(block.end_ns - block.start_ns, block.steps, block.samples, block.step_ns)
@@ -334,7 +314,6 @@ def _times(ranks: Sequence[Mapping[int, Block]]) -> list[dict[int, BlockTimes]]:
 
 
 def _own_step_s(blocks: Mapping[int, Block]) -> float:
-    """Return the mean time of a step in a rank's blocks, in seconds."""
     return (
         sum(one.end_ns - one.start_ns for one in blocks.values())
         / sum(one.steps for one in blocks.values())
@@ -343,10 +322,7 @@ def _own_step_s(blocks: Mapping[int, Block]) -> float:
 
 
 def _series(ranks: Mapping[int, Mapping[int, Block]]) -> dict[int, NDArray[np.int64]]:
-    """Return one array for each rank that trains on samples, by rank: the durations of its individual steps (ns).
-
-    Only blocks that all ranks recorded are included.
-    """
+    """Return each rank's step durations (ns), from the blocks that all ranks recorded."""
     shared = sorted(set.intersection(*(set(blocks) for blocks in ranks.values())))
     return {
         rank: np.array([time_ns for index in shared for time_ns in blocks[index].step_ns], np.int64)
@@ -356,7 +332,6 @@ def _series(ranks: Mapping[int, Mapping[int, Block]]) -> dict[int, NDArray[np.in
 
 
 def _flags(noise: Noise, ready: bool) -> Iterable[str]:
-    """Yield a flag for each kind of disturbance that exceeded its limit."""
     if noise.steal_fraction > STEAL_LIMIT:
         yield "steal"
     if noise.foreign_fraction > FOREIGN_LIMIT:

@@ -199,7 +199,6 @@ def breakdowns(cases: Iterable[Instrumented]) -> Iterator[Breakdown | None]:
 
 
 def _moved_before(noted: _Noted) -> Transfers | None:
-    """Return the transfers that ranks began before their first recorded step; None if there were none."""
     if not len(noted.first_of):
         return None
     earlier = [
@@ -271,7 +270,6 @@ class _Sums:
 
 
 def _breakdown(case: Instrumented, own: range, numbers: Sequence[int], sums: _Sums) -> Breakdown:
-    """Return the breakdown of a case whose launches have the indices `own` in `sums` and the rounds `numbers`."""
     part = slice(own.start, own.stop)
     by_launch = sums.by_launch
     medians: list[float] = np.median(by_launch[:, part], axis=1).tolist()
@@ -305,7 +303,6 @@ def _breakdown(case: Instrumented, own: range, numbers: Sequence[int], sums: _Su
 
 
 def _by_rank(own: range, sums: _Sums) -> dict[int, dict[str, float]]:
-    """Return each rank's parts and step (`Breakdown.by_rank`) in the launches with the indices `own`."""
     columns: defaultdict[int, list[int]] = defaultdict(list)
     for column_of, (launch, rank) in enumerate(sums.ranks_of):
         if launch in own and sums.steps_of[column_of]:
@@ -321,14 +318,13 @@ def _by_rank(own: range, sums: _Sums) -> dict[int, dict[str, float]]:
 def _spans_over_launches(
     spans: Sequence[Mapping[str, float]], launches: range, average: Callable[[list[float]], np.floating[Any]]
 ) -> dict[str, float]:
-    """Return the time per step that spans of each name take, averaged over launches. A missing span counts as 0."""
     names = dict.fromkeys(name for launch in launches for name in spans[launch])
     return {name: float(average([spans[launch].get(name, 0.0) for launch in launches])) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Noted:
-    """Records of instrumented steps as tables, for launches that have any. Each step of a rank is a group."""
+    """Records of instrumented steps as tables; each step of a rank is a group."""
 
     launches: Sequence[Mapping[int, RankSteps]]
     rounds: Sequence[int]
@@ -362,10 +358,7 @@ class _Noted:
         return apart(owner, *(np.concatenate([self.steps[:, end], self.spans[:, end]]) for end in (2, 3)))
 
     def rank_sums_ns(self, lengths_ns: NDArray[Any], group: NDArray[np.intp]) -> Ints:
-        """Sum lengths of time over all steps of each rank of each launch; the last axis has the order of `ranks_of`.
-
-        `group` says to which step each length along the last axis belongs, in ascending order.
-        """
+        """Sum times over each rank's steps, in the order of `ranks_of`; `group` (ascending) is each time's step."""
         ends = np.searchsorted(self.owners[group], np.arange(1, len(self.ranks_of) + 1))
         before = np.zeros((*lengths_ns.shape[:-1], lengths_ns.shape[-1] + 1), np.int64)
         np.cumsum(lengths_ns, axis=-1, out=before[..., 1:])
@@ -373,7 +366,6 @@ class _Noted:
         return found
 
     def launch_means_s(self, sums_ns: Ints) -> NDArray[np.float64]:
-        """Turn the sums from `rank_sums_ns` into each launch's means over its ranks and steps, in seconds."""
         launches = np.array([launch for launch, _ in self.ranks_of])
         firsts = np.searchsorted(launches, np.arange(len(self.launches)))
         whole = np.add.reduceat(sums_ns, firsts, axis=-1)
@@ -381,12 +373,10 @@ class _Noted:
         return found
 
     def rank_means_s(self, sums_ns: Ints) -> NDArray[np.float64]:
-        """Turn the sums from `rank_sums_ns` into each rank's means over its steps, in seconds; 0 without steps."""
         found: NDArray[np.float64] = sums_ns / np.maximum(self.steps_of(), 1) / 1e9
         return found
 
     def steps_of(self) -> Ints:
-        """Return the number of recorded steps of each rank of each launch, in the order of `ranks_of`."""
         return np.bincount(self.owners, minlength=len(self.ranks_of))
 
     def windows_s(self) -> NDArray[np.float64]:
@@ -399,13 +389,12 @@ class _Noted:
         return found
 
     def steps_of_a_rank(self) -> NDArray[np.float64]:
-        """Return the mean number of recorded steps per rank in each launch, over the ranks that recorded any."""
         ranks = [sum(bool(noted.steps) for noted in launch.values()) for launch in self.launches]
         found: NDArray[np.float64] = np.bincount(self.launch_of, minlength=len(self.launches)) / ranks
         return found
 
     def spans_s(self) -> list[dict[str, float]]:
-        """Return each launch's mean seconds per step in spans of each name, in the order of their first start."""
+        """Return each launch's mean seconds per step by span name, in the order of first start."""
         count = np.bincount(self.launch_of)
         keys = self.launch_of[self.spans[:, 0]] * len(self.names) + self.spans[:, 1]
         kinds, first, place = np.unique(keys, return_index=True, return_inverse=True)
@@ -418,7 +407,6 @@ class _Noted:
 
 
 def _noted(cases: Sequence[Instrumented]) -> _Noted | None:
-    """Return the ranks' records as tables, or None if no launch was instrumented."""
     steps: list[StepRecord] = []
     launch_of: list[int] = []
     numbers: list[int] = []
@@ -474,7 +462,7 @@ def _noted(cases: Sequence[Instrumented]) -> _Noted | None:
 
 
 def _span_table(steps: Sequence[StepRecord]) -> tuple[tuple[str, ...], Ints]:
-    """Return the names of all spans, and one row per span: its group, the index of its name, its start and its end."""
+    """Return the span names, and a row per span: group, index of its name, start, end."""
     spans = [span for step in steps for span in step.spans]
     codes: defaultdict[str, int] = defaultdict(itertools.count().__next__)
     place = column(map(codes.__getitem__, map(itemgetter(0), spans)))
@@ -488,7 +476,6 @@ def _table(*columns: NDArray[np.int64]) -> Ints:
 
 
 def _span_rows(noted: _Noted) -> Ints:
-    """Return the spans of known kinds as rows for `coverage`."""
     kinds = np.array([_KIND_OF_SPAN.get(name, _NO_KIND) for name in noted.names], np.int64)
     rows = noted.spans.copy()
     rows[:, 1] = kinds[noted.spans[:, 1]] if len(kinds) else _NO_KIND
@@ -497,10 +484,9 @@ def _span_rows(noted: _Noted) -> Ints:
 
 
 def _transfer_rows(noted: _Noted, moved: Transfers | None, step_of: Ints) -> Iterable[Ints]:
-    """Yield rows for `coverage` of the times in which parts of transfers were queued, waited and moved data.
+    """Yield rows for `coverage` of each transfer part's queueing, waiting and moving.
 
-    `step_of` has the group of each record. A part that was queued before the start of its group counts from that
-    start.
+    `step_of` is the group of each record. Queueing counts from the start of the group at the earliest.
     """
     if moved is None or not len(moved.row):
         return
@@ -513,10 +499,9 @@ def _transfer_rows(noted: _Noted, moved: Transfers | None, step_of: Ints) -> Ite
 
 
 def _divided(covered: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return whether each segment belongs to each of `PARTS` and then `_TOTALS`, shape (names, segments).
+    """Return whether each segment belongs to each of `PARTS` and `_TOTALS`, shape (names, segments).
 
-    A segment belongs to the part of the first of `_KINDS` that covers it. The order of `_KINDS` is computation, comm,
-    wait, data.
+    The first of `_KINDS` that covers a segment counts.
     """
     taken = np.zeros(covered.shape[1], np.bool_)
     shares: list[NDArray[np.bool_]] = []
@@ -531,10 +516,9 @@ def _divided(covered: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _within_steps(parts: Ints, steps: Ints, owners: Ints) -> list[Ints]:
-    """Split parts of transfers at the ends of steps, and return them as rows for `coverage`.
+    """Split parts of transfers at the ends of steps.
 
-    A part that continues into later steps gets a row in each. Both tables are rows of group, kind, start and end; a
-    group of -1 means none. The steps of one rank are in order, and have the same number in `owners`.
+    Both tables have rows of group, kind, start and end; group -1 means none. A rank's steps are in order.
     """
     rows: list[Ints] = []
     left = parts[(parts[:, 0] >= 0) & (parts[:, 3] > parts[:, 2])]
@@ -554,7 +538,6 @@ def _within_steps(parts: Ints, steps: Ints, owners: Ints) -> list[Ints]:
 
 
 def _busiest_bytes(launches: Sequence[Mapping[int, RankSteps]]) -> float | None:
-    """Return the bytes per step that the busiest rank of any launch sent; None if they were not counted."""
     found = [
         sum(sent) / len(noted.steps)
         for ranks in launches

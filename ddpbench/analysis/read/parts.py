@@ -116,7 +116,7 @@ def column(values: Iterable[int]) -> Ints:
 
 
 def _known(values: Iterable[int | None]) -> Ints:
-    """Return the values as a column with `NONE` in place of None. This is fast if all are None, as in most columns."""
+    """Return the values as a column with `NONE` for None; fast if all are None, as in most columns."""
     found = list(values)
     if found.count(None) == len(found):
         return np.full(len(found), NONE, np.int64)

@@ -62,10 +62,9 @@ def after_gathers(
 
 
 def _freed(first: NDArray[np.bool_], start: Ints, end: Ints, slots: int) -> Ints:
-    """Return, for each row, the time at which one of `slots` became free.
+    """Return, for each row, when one of `slots` became free: the slots-th largest end of its group's earlier rows.
 
-    This is the slots-th largest end of the group's earlier rows. Groups follow one another, and `first` is true at
-    the first row of each. A row with fewer earlier rows gets the group's first start.
+    `first` is true at a group's first row. Rows with too few predecessors get the group's first start.
     """
     number = np.cumsum(first) - 1
     base = start[first][number]

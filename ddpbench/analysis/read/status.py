@@ -76,7 +76,6 @@ def _of(run: MergedRun, launches: Sequence[Launch]) -> list[Launch]:
 
 
 def _are_enough(launches: Sequence[Launch], rounds_min: int, *, spent: bool) -> bool:
-    """Return whether these launches suffice for status `ok` in a sweep that requires `rounds_min` rounds."""
     ok = sum(launch.ok for launch in launches)
     return ok >= (1 if spent and ok == len(launches) else rounds_min)
 

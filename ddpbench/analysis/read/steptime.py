@@ -75,10 +75,7 @@ def time_blocks(number: int, ranks: Sequence[Mapping[int, BlockTimes]]) -> Timin
 
 
 def _until(part: BlockTimes, moment_ns: int) -> tuple[int, int]:
-    """Return the number of a block's steps that had begun before a moment, and when the last of these steps ended.
-
-    Both times are nanoseconds from the block's start.
-    """
+    """Return the number of steps begun before a moment, and the end of the last of them (ns from the block's start)."""
     whole = len(part.step_ns) == part.steps and part.steps > 0
     if not whole or part.length_ns - part.step_ns[-1] < moment_ns:
         return part.steps, part.length_ns

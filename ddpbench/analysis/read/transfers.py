@@ -172,7 +172,6 @@ def transfers_of(
 
 
 def _share_a_clock(launches: Sequence[Mapping[int, RankSteps]]) -> NDArray[np.bool_]:
-    """Return, for each launch, whether its ranks ran on one host."""
     return np.array([len({noted.host for noted in ranks.values()}) <= 1 for ranks in launches])
 
 
@@ -183,11 +182,7 @@ def _none_whole(ops: tuple[str, ...], dropped: Ints, apart_ns: int) -> Transfers
 
 
 def _shared(lanes: Sequence[NDArray[Any]], begin: Ints, end: Ints) -> NDArray[np.float64]:
-    """Return the share that each interval has of the union of all intervals in its lane.
-
-    Each instant is divided evenly among the intervals under way. So an interval's share is the integral, from its
-    begin to its end, of the reciprocal of the number of intervals under way.
-    """
+    """Return each interval's share of its lane's busy time; concurrent intervals divide each instant evenly."""
     count = len(begin)
     times = np.concatenate([begin, end])
     twice = [np.concatenate([lane, lane]) for lane in lanes]

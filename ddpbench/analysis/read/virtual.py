@@ -69,10 +69,6 @@ def _nominal(record: Record, k: float, m: int) -> Record:
 
 
 def _each_number(value: Any, change: Callable[[int], int]) -> Any:
-    """Return the value with `change` applied to every number in it.
-
-    Other values, such as names of spans, are unchanged.
-    """
     if isinstance(value, tuple):
         return tuple(_each_number(each, change) for each in value)
     return change(value) if isinstance(value, int) else value

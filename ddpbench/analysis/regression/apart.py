@@ -74,10 +74,7 @@ def across(a: Sequence[Timing], b: Sequence[Timing], drift: float | None = None)
 
 
 def _joined(variances: Sequence[Variance]) -> Variance:
-    """Return the sum of variances that form one estimate.
-
-    The sum has the degrees of freedom of the least certain variance.
-    """
+    """Add variances of one estimate; the sum has the fewest degrees of freedom of them."""
     return Variance(math.fsum(one.value for one in variances), max(1.0, min(one.df for one in variances)))
 
 
@@ -129,7 +126,7 @@ def shown_drift(a: WithinSessions, b: WithinSessions) -> tuple[SessionDrift, Ses
 
 
 def _between(sides: Sequence[WithinSessions], *, pooled: bool) -> SessionDrift | None:
-    """Return the variance between sessions, without the part due to launches; None if it is consistent with `DRIFT`."""
+    """Return the variance between sessions beyond that between launches; None if consistent with `DRIFT`."""
     several = [one for one in sides if len(one.session_means) > 1]
     degrees = [len(one.session_means) - 1 for one in several]
     df = sum(degrees)

@@ -342,7 +342,6 @@ def changes_of(
 
 
 def _decided(change: Change, outcome: _Outcome, steps: tuple[Interval, Interval]) -> Change:
-    """Return the change with its verdict, and with both sides' step times over the compared launches."""
     return replace(
         change,
         verdict=outcome.verdict,
@@ -361,7 +360,6 @@ def _decided(change: Change, outcome: _Outcome, steps: tuple[Interval, Interval]
 
 
 def _unjudged(a: CaseRun | None, b: CaseRun | None, label: str, reason: str) -> Change:
-    """Return the change of a case with both sides' measurements, but without a verdict."""
     known = a or b
     assert known is not None
     scale = a.case.global_batch / b.case.global_batch if a is not None and b is not None else 1.0
@@ -380,20 +378,14 @@ def _unjudged(a: CaseRun | None, b: CaseRun | None, label: str, reason: str) -> 
 
 
 def _compared_steps(a: CaseRun, b: CaseRun, *, paired: bool) -> tuple[Interval, Interval]:
-    """Return both sides' step times over the compared launches.
-
-    If the sides were interleaved (`paired`), only rounds that both sides have are compared.
-    """
+    """Return both sides' step times over the compared launches: only common rounds if `paired`."""
     pairs = interleaved_rounds(a.timings, b.timings) if paired else []
     base, new = zip(*pairs, strict=True) if pairs else (a.timings, b.timings)
     return geometric_mean(base), geometric_mean(new)
 
 
 def _begin_s(base: Side, new: Side, *, paired: bool) -> float:
-    """Return the seconds that an interleaved comparison of these sides takes before its first round.
-
-    If the sides were already interleaved, a session of one side includes the other side's rounds.
-    """
+    """Return the seconds that an interleaved comparison of these sides needs before its first round."""
     if not paired:
         return sum(begin_wall_s(RunDir(side.path), side.cases) for side in (base, new))
     longest = max((wall for side in (base, new) for wall in session_walls_s(RunDir(side.path))), default=0.0)
@@ -413,7 +405,6 @@ def _reason(
     *,
     but: Collection[str],
 ) -> str:
-    """Return the reason why a case cannot be compared; empty if it can. `left` has all cases that only one side has."""
     if a is None or b is None:
         own, side = (a, base) if a is not None else (b, new)
         assert own is not None
@@ -522,20 +513,13 @@ def _outcome_in_turn(logs: Sequence[float], margin: float, alpha: float, wider: 
 
 
 def _shown_by_enough(outcome: _Outcome, noun: Literal["rounds", "launches"]) -> _Outcome:
-    """Return the outcome, with "cannot tell" instead of "equivalent" if there were too few rounds or launches.
-
-    There are too few if they may not include a rare slow one.
-    """
+    """Replace "equivalent" by "cannot tell" if so few launches could miss a rare slow one."""
     if outcome.verdict != "equivalent" or not (reason := too_few_words(outcome.rounds, noun)):
         return outcome
     return replace(outcome, verdict="cannot tell", tail=True, reason=reason)
 
 
 def _tail_words(logs: Sequence[float], mean: float, outcome: _Outcome, margin: float) -> str:
-    """Say how a few rounds make the mean of all rounds differ from the typical round.
-
-    `outcome` is the outcome for the typical round.
-    """
     slower = math.exp(mean) > outcome.ratio.value
     below, above = far_off(logs, math.log1p(margin))
     count, side = (above, "slower") if slower else (below, "faster")
@@ -552,7 +536,6 @@ def _of_first_session(timings: Sequence[Timing]) -> dict[int, Timing]:
 
 
 def _logs_in_turn(a: CaseRun, b: CaseRun) -> dict[int, float]:
-    """Return the logarithm of new divided by base time per sample, by round, for the rounds that both sides have."""
     return {
         base.round: math.log(new.sample_s / base.sample_s)
         for base, new in interleaved_rounds(a.timings, b.timings)
@@ -562,7 +545,6 @@ def _logs_in_turn(a: CaseRun, b: CaseRun) -> dict[int, float]:
 def _in_turn(
     asked: dict[int, tuple[CaseRun, CaseRun]], _drift: float | None, margin: float, alpha: float
 ) -> dict[int, _Outcome]:
-    """Judge cases whose sides were interleaved, with intervals that hold at every number of rounds."""
     found: dict[int, _Outcome] = {}
     level = alpha / len(asked) if asked else alpha
     every = {index: _logs_in_turn(*pair) for index, pair in asked.items()}
@@ -586,7 +568,6 @@ def _in_turn(
 def _apart(
     asked: dict[int, tuple[CaseRun, CaseRun]], drift: float | None, margin: float, alpha: float
 ) -> dict[int, _Outcome]:
-    """Judge cases whose sides were measured in separate sessions, by the variance of launches and of sessions."""
     compared = {index: across(a.timings, b.timings, drift) for index, (a, b) in asked.items()}
     enough = {
         index
@@ -611,17 +592,14 @@ def _apart(
 
 
 def _drifts(a: Sequence[Timing], b: Sequence[Timing], *, drift: float | None) -> tuple[float, float]:
-    """Return the standard deviation of the drift between sessions of each side."""
     base, new = (math.sqrt(one.variance.value) for one in drifts_of(within(a), within(b), drift))
     return base, new
 
 
 def _deviation_in_turn(a: Sequence[Timing], b: Sequence[Timing]) -> float | None:
-    """Estimate the standard deviation that the log ratio within a round would have if the sides were interleaved.
+    """Estimate the log ratio's deviation within a round, if sides of separate sessions were interleaved.
 
-    The sides were measured in separate sessions, and their variances within sessions are added. The estimate may be too
-    high, because effects that are common to both sides of an interleaved round would cancel. None for under `FEWEST`
-    launches of a side.
+    It may be too high: interleaving would cancel common effects. None under `FEWEST` launches of a side.
     """
     if min(len(a), len(b)) < FEWEST:
         return None
@@ -629,17 +607,15 @@ def _deviation_in_turn(a: Sequence[Timing], b: Sequence[Timing]) -> float | None
 
 
 def _known(spread: float) -> float | None:
-    """Return the deviation; None if it is 0, because only copies of launches have no deviation."""
     return spread or None
 
 
 def _parts(
     a: CaseRun, b: CaseRun, *, paired: bool, drift: float | None, alpha: float
 ) -> tuple[PartChange, ...]:
-    """Return the change of each part of an instrumented step, with intervals corrected for the number of parts.
+    """Return the change of each part, per samples of a base step, corrected for the number of parts.
 
-    Empty if either side has no parts. The new side's times are scaled to the samples of a base step. A part drifts with
-    the machine by the same fraction as the entire step.
+    A part is assumed to drift with the machine by the same fraction as the entire step.
     """
     if a.parts is None or b.parts is None:
         return ()
@@ -675,10 +651,7 @@ def _parts(
 
 
 def _more(medians: Sequence[float], alpha: float, drifts: Sequence[Variance]) -> float:
-    """Return the half-width of the interval for the difference that drift alone would cause between the two medians.
-
-    `drifts` are the variances of the logarithm of each side's mean.
-    """
+    """Return the half-width of a difference by drift alone; `drifts` are the variances of the sides' log means."""
     total = added(
         [Variance(one.value * middle**2, one.df) for one, middle in zip(drifts, medians, strict=True)]
     )

@@ -61,16 +61,12 @@ def merges_with_sources(sides: Sequence[Side], paths: Collection[Path]) -> dict[
 
 
 def _are_copies(first: Set[tuple[str, str]], second: Set[tuple[str, str]]) -> bool:
-    """Return whether two runs have at least half of the smaller one's launches in common."""
+    """Return whether two runs share at least half of the smaller one's launches."""
     return bool(first and second) and 2 * len(first & second) >= min(len(first), len(second))
 
 
 def _launches(side: Side) -> Iterator[tuple[str, str]]:
-    """Yield a key for each launch. Keys of different launches differ, because no clock measures equal times twice.
-
-    The key has no round, because an export of a run with failed launches numbers its rounds differently. Times in an
-    export differ in their last digits, so the key has only ten digits.
-    """
+    """Yield a key for each launch: its times to ten digits. Exports change the rounds and the last digits."""
     for run in side.cases:
         case_id = replace(run.case, experiment="").case_id
         for timing in run.timings:

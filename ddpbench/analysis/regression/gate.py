@@ -125,17 +125,13 @@ def decided(test: str, change: Change, limit: float) -> Gated:
 
 
 def _same(test: str, own: CaseRun, side: Side) -> CaseRun | None:
-    """Return a side's case for this test; if the side lacks the test, its case with the same specification.
-
-    None if the side lacks both.
-    """
     if test in side.tests:
         return side.cases[side.tests.index(test)]
     return next((run for run in side.cases if grouping.alike(run.case) == grouping.alike(own.case)), None)
 
 
 def _of_session(run: CaseRun, number: int) -> CaseRun:
-    """Return the case with `number` added to the names of its sessions, which are then unique among the baselines."""
+    """Add `number` to the names of the case's sessions, which makes them unique among baselines."""
 
     def numbered(launch: Launch) -> Launch:
         if launch.timing is None:

@@ -174,10 +174,7 @@ def _case_run(path: Path, benchmark: Mapping[str, Any], extra: _Extra) -> CaseRu
 
 
 def _samples_problem(case: Case, extra: _Extra) -> str:
-    """Describe a launch whose steps do not have the number of samples of a global batch; empty if there is none.
-
-    Steps of workers that do not wait for each other may have other numbers of samples.
-    """
+    """Describe a launch with a wrong number of samples; asynchronous workers may have any number."""
     if traits_of(case).promise in ("ordered", None):
         return ""
     steps = extra.launch_steps or [1] * len(extra.launch_samples)
@@ -189,7 +186,6 @@ def _samples_problem(case: Case, extra: _Extra) -> str:
 
 
 def _times_problem(benchmark: Mapping[str, Any], extra: _Extra) -> str:
-    """Describe a number of the same entry that contradicts `steps_s`; empty if all numbers agree."""
     values = extra.steps_s
     mean = math.fsum(values) / len(values)
     stats = benchmark.get("stats")
@@ -216,7 +212,7 @@ def _alike(given: float, wanted: float) -> bool:
 
 
 def _case(columns: Mapping[str, Any]) -> Case:
-    """Return the case that a row's columns describe.
+    """Return the case that the columns describe.
 
     Raises:
         ValueError: the columns describe no case, or a different one than their id.
@@ -239,7 +235,7 @@ def _case(columns: Mapping[str, Any]) -> Case:
 
 
 def _timings(extra: _Extra, case: Case) -> list[Timing]:
-    """Return the launches' timings. A step has `global_batch` samples unless `launch_samples` says otherwise."""
+    """Return the timings; a step has `global_batch` samples unless `launch_samples` says otherwise."""
     count = len(extra.steps_s)
     steps = extra.launch_steps or [1] * count
     samples = extra.launch_samples or [case.global_batch * each for each in steps]
@@ -252,7 +248,7 @@ def _timings(extra: _Extra, case: Case) -> list[Timing]:
 
 
 def _identity(path: Path, extras: Sequence[_Extra]) -> dict[str, Any]:
-    """Return the identity of the machine that measured the file's cases.
+    """Return the identity of the measuring machine.
 
     Raises:
         IdentityError: cases are of different machines; the message names a difference.

@@ -80,7 +80,7 @@ def _decimals(ratio: Interval, limit: float) -> int:
 
 
 def _in_percent(fraction: float) -> float:
-    """Return a fraction in per cent, without floating-point residue."""
+    """Convert to per cent, without floating-point residue."""
     return round(100 * fraction, 9)
 
 
@@ -212,10 +212,6 @@ def estimands(changes: Changes) -> str:
 
 
 def _farthest(ratio: Interval | None) -> float | None:
-    """Return the largest difference that an interval of ratios includes, as a fraction of the base.
-
-    None if the interval has no ends.
-    """
     if ratio is None or ratio.low is None or ratio.high is None:
         return None
     return max(ratio.high - 1, 1 - ratio.low)
@@ -228,10 +224,6 @@ def _drift_words(changes: Changes) -> str:
 
 
 def _resolution(changes: Changes) -> list[str]:
-    """Say in sentences how long it takes to resolve the wanted change.
-
-    Empty if this comparison could have resolved it.
-    """
     found: list[str] = []
     resolved = changes.resolvable
     wanted, needed_s = f"{100 * changes.wanted:g} %", changes.wanted_s
@@ -338,10 +330,6 @@ def _case(change: Change, label: str, wanted: float) -> dict[str, Any]:
 
 
 def _in_turn(change: Change, wanted: float) -> dict[str, float | None] | None:
-    """Return the rounds and the time that an interleaved comparison needs to resolve a change of this case.
-
-    None if the scatter is unknown.
-    """
     rests = change.in_turn
     if rests is None:
         return None

@@ -136,7 +136,6 @@ def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
 
 
 def _with_apart(curves: Sequence[CaseCurve]) -> list[CaseCurve]:
-    """Return the curves. If two groups of cases have the same description, the descriptions are made longer."""
     groups = {(curve.shared, curve.panel) for curve in curves}
     if len({shared for shared, _ in groups}) == len(groups):
         return list(curves)
@@ -148,17 +147,12 @@ def _with_apart(curves: Sequence[CaseCurve]) -> list[CaseCurve]:
 
 
 def _apart(names: Namer, case: Case) -> list[str]:
-    """Return phrases that distinguish a case's group of comparable cases, without those that `_shared` returns."""
     words = names.apart(case, [name for name in PANEL if name not in _IN_SHARED])
     return [word for word in words if word != names.workload(case)]
 
 
 def _ladders(runs: Sequence[CaseRun]) -> Iterable[tuple[list[CaseRun], str]]:
-    """Yield groups of cases in which no world size occurs twice, with a phrase for the nodes if their shapes differ.
-
-    A shape is a number of ranks per node. Cases on one node form a separate curve if any of them has more ranks than
-    fit on one node of the cases on several nodes.
-    """
+    """Yield groups in which no world size occurs twice, each with a phrase on nodes if their shapes differ."""
     ordered = sorted(runs, key=lambda run: run.case.world_size)
     one = [run for run in ordered if run.case.nodes == 1]
     several = grouped([run for run in ordered if run.case.nodes > 1], lambda run: (run.case.ranks_per_node,))
@@ -175,7 +169,6 @@ _IN_SHARED = ("scaling", "local_batch", "global_batch", "fabric")
 
 
 def _shared(case: Case) -> tuple[str, ...]:
-    """Describe a case's workload, scaling and batch, and add the labels that must accompany its numbers."""
     scaling = f"{FACETS['scaling'].word(case)} with a {batch_words(case)}"
     return (workload_of(case), scaling, *grouping.qualifiers(case))
 
@@ -268,10 +261,7 @@ def _numbers(curve: CaseCurve, base: CaseRun) -> SpeedupCurve:
 
 
 def _devices(curve: CaseCurve, machine: Mapping[str, object]) -> int | None:
-    """Return the largest number of ranks that each get a separate device on this machine; None if it is not known.
-
-    It is not known for several nodes, whose number could be larger, and for replays, which need no cores.
-    """
+    """Return how many ranks get a separate device here; None for several nodes and for replays."""
     identity = machine.get("identity")
     case = curve.first.case
     found = identity.get("gpus" if case.device == "cuda" else "cores") if isinstance(identity, dict) else None

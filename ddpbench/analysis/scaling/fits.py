@@ -82,7 +82,6 @@ class Fit:
 
     @property
     def _applies_nowhere(self) -> bool:
-        """Return whether the law matches the points, but only with a fraction that is impossible."""
         return self.impossible and self.goodness == "within error"
 
     @property
@@ -178,7 +177,6 @@ def excludes_zero(interval: Interval) -> bool:
 
 
 def _remarks(law: Law, parameters: Mapping[str, Interval], *, beta_held: bool) -> list[str]:
-    """Return sentences on parameters outside their usual range."""
     words: list[str] = []
     if law != "usl":
         s = parameters["s"]

@@ -149,7 +149,6 @@ def _listed(sizes: Sequence[int]) -> str:
 
 
 def _short(curve: SpeedupCurve) -> list[int]:
-    """Return the measured world sizes that have too few rounds to be points."""
     return sorted(size for size in curve.sizes if size > 1 and size not in curve.paired)
 
 
@@ -164,7 +163,6 @@ def _too_few(curve: SpeedupCurve) -> str:
 
 
 def _trend(scaling: str, sizes: Sequence[int], rise: Interval) -> str:
-    """Say in a sentence how the serial fraction changes from the first measured world size to the last."""
     name = "Karp-Flatt's serial fraction" if scaling == "strong" else "The serial fraction"
     where = f"from {sizes[0]} to {sizes[-1]} ranks"
     if not excludes_zero(rise):
@@ -175,18 +173,13 @@ def _trend(scaling: str, sizes: Sequence[int], rise: Interval) -> str:
 
 
 def _brought(marginal: float) -> str:
-    """Say how much an added rank gains."""
     if marginal < 0:
         return "a loss: all of them together train fewer samples/s"
     return f"only {100 * marginal:.0f} % of the samples/s that one rank trains alone"
 
 
 def _knee(points: Sequence[LawPoint]) -> tuple[int | None, Sentence]:
-    """Return the world size of the knee, and a sentence on it.
-
-    From the knee to the next measured size, each added rank brings less than `KNEE_CUT` of a rank. The size is None
-    if this holds nowhere.
-    """
+    """Return the knee, after which each added rank brings less than `KNEE_CUT` of a rank, and a sentence on it."""
     largest = points[-1].world_size
     knee: int | None = None
     for before, point in zip([1, *(p.world_size for p in points)], points, strict=False):
@@ -215,10 +208,6 @@ def _knee(points: Sequence[LawPoint]) -> tuple[int | None, Sentence]:
 
 
 def _peak(usl: Fit | None, peak: Interval, largest: int) -> str:
-    """Say in a sentence at which world size throughput peaks by the USL.
-
-    Empty if the data do not show a peak, or if they reject the law.
-    """
     if usl is None or usl.rejected or not _positive(usl.parameters["beta"]) or not math.isfinite(peak.value):
         return ""
     if peak.value > EXTRAPOLATION * largest:

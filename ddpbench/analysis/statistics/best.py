@@ -201,10 +201,7 @@ def _told(
 
 
 def _too_few(name: str, logs: Mapping[str, Mapping[TimingKey, Timing]]) -> Standing:
-    """Return the standing of a case that cannot be compared.
-
-    Its `ratio` compares it with the case that has the shortest mean time among the others.
-    """
+    """Return the standing of a case with too few rounds; its ratio compares it with the fastest other case."""
     costs = {other: _cost(list(rounds.values())) for other, rounds in logs.items()}
     against = min((other for other in costs if other != name), key=costs.__getitem__)
     both = logs[name].keys() & logs[against].keys()
@@ -223,7 +220,6 @@ def bounds(difference: _Array, half: _Array) -> tuple[_Array, _Array]:
 
 
 def _largest(differences: _Array) -> _Array:
-    """Return, for each case, the largest of its differences from the others."""
     own = np.eye(differences.shape[-1], dtype=bool)
     found: _Array = np.where(own, -np.inf, differences).max(axis=-1)
     return found
@@ -238,10 +234,6 @@ def verdicts(difference: _Array, half: _Array, *, margin: float = MARGIN) -> tup
 
 
 def _shown(low: _Array, high: _Array, margin: float) -> tuple[_Shown, _Shown, _Shown]:
-    """Return which log ratios to the best of the others, from `low` to `high`, show best, as good, and slower.
-
-    A difference must exceed `RESOLUTION`, as for a pair (`judgement.judged`).
-    """
     least = math.log1p(RESOLUTION)
     return high < -least, high < math.log1p(margin), low > least
 
@@ -280,10 +272,7 @@ def half_widths(logs: _Array, alpha: float = ALPHA) -> _Array:
 def _pairwise(
     logs: Sequence[Mapping[TimingKey, Timing]], alpha: float
 ) -> tuple[_Array, _Array, NDArray[np.int64]]:
-    """Return the difference, the half-width and the number of rounds of every pair, each from its own rounds.
-
-    The half-width is infinite for a pair with too few rounds.
-    """
+    """Return each pair's difference, half-width (infinite for too few rounds) and number of rounds."""
     cases = len(logs)
     difference = np.zeros((cases, cases))
     half = np.full((cases, cases), np.inf)
@@ -302,10 +291,6 @@ def _pairwise(
 
 
 def _cost(timings: Sequence[Timing]) -> float:
-    """Return the mean logarithm of time per sample.
-
-    In differences of paired launches, common effects of rounds cancel.
-    """
     return math.fsum(math.log(one.sample_s) for one in timings) / len(timings)
 
 
@@ -325,7 +310,7 @@ def tukey_quantile(cases: int, df: int, alpha: float = ALPHA) -> float:
 
 
 def _scales(df: int) -> _Array:
-    """Return values of sqrt(chi-square(df) / df) at the nodes of the quadrature, which have equal probability."""
+    """Return sqrt(chi-square(df) / df) at the quadrature nodes, which have equal probability."""
     found: _Array = np.sqrt(2 * special.gammaincinv(df / 2, _U) / df)
     return found
 

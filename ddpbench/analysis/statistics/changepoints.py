@@ -144,10 +144,7 @@ def variance_inflation(values: Sequence[float], cuts: Sequence[int]) -> float:
 
 
 def _cuts(series: _Series, level: float, begin: int, inflation: float) -> Iterator[int]:
-    """Yield the places at which a part of a series is cut. The part begins at `begin` in the series.
-
-    The level is divided among the pieces of the part in proportion to their lengths.
-    """
+    """Yield the places of cuts in a part that begins at `begin`; its pieces divide the level by length."""
     place = _place(series, level, inflation)
     if place is None:
         return
@@ -158,7 +155,6 @@ def _cuts(series: _Series, level: float, begin: int, inflation: float) -> Iterat
 
 
 def _place(series: _Series, level: float, inflation: float) -> int | None:
-    """Return where to cut a series; None if the test shows no change in it."""
     count = len(series)
     if count < 2 * FEWEST or count < fewest_values(level):
         return None
@@ -173,22 +169,22 @@ def _place(series: _Series, level: float, inflation: float) -> int | None:
 
 
 def _steps(count: int) -> _Places:
-    """Return the stretches that extend from a possible cut to the end of the series."""
+    """Return the stretches from a possible cut to the end of the series."""
     begins = np.arange(FEWEST, count - FEWEST + 1)
     return begins, np.full_like(begins, count)
 
 
 def _spells(count: int) -> _Places:
-    """Return the stretches strictly inside a series; empty if the series is too short for three levels."""
+    """Return the stretches strictly inside a series; empty if too short for three levels."""
     begins, ends = np.triu_indices(count + 1, FEWEST)
     inside = (begins >= FEWEST) & (ends <= count - FEWEST)
     return begins[inside], ends[inside]
 
 
 def _explained(rows: _Series, stretches: _Places) -> _Series:
-    """Return the sum of squares that a separate level for each stretch explains, shape (rows, stretches).
+    """Return the sum of squares that a level per stretch explains, shape (rows, stretches).
 
-    The sum of squares around the mean is equal for every order of a row, so this is equivalent to an F statistic.
+    Permutations share the total sum of squares, so this orders them as the F statistic would.
     """
     begins, ends = stretches
     count = rows.shape[1]
@@ -200,11 +196,9 @@ def _explained(rows: _Series, stretches: _Places) -> _Series:
 
 
 def _shown(series: _Series, stretches: _Places, level: float, inflation: float) -> bool:
-    """Return whether the probability that chance explains as much as the best of these stretches is at most `level`.
+    """Return whether chance explains as much as the best stretch with a probability of at most `level`.
 
-    The best stretch's sum of squares is first reduced so that its F statistic is divided by `inflation`. A hit is a
-    permutation that explains at least as much. The test is (1 + hits) / (1 + permutations) <= level. It is abandoned
-    once there are too many hits.
+    The F statistic is divided by `inflation`. The permutation test (1 + hits) / (1 + permutations) stops early.
     """
     count = len(stretches[0])
     if not count:

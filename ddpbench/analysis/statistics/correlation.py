@@ -146,7 +146,7 @@ def widening(rounds: Sequence[TimingKey], correlation: float) -> float:
 
 
 def _places(rounds: Sequence[TimingKey]) -> tuple[tuple[int, int], ...]:
-    """Return the rounds with their sessions numbered, as a cache key that does not depend on the sessions' names."""
+    """Number the sessions, because a cache key must not depend on their names."""
     sessions = {session: place for place, session in enumerate(dict.fromkeys(pair[1] for pair in rounds))}
     return tuple((number, sessions[session]) for number, session in rounds)
 
@@ -177,13 +177,12 @@ def _widening(rounds: tuple[tuple[int, int], ...], correlation: float) -> float:
 
 
 def _factor(count: int, total: float) -> float:
-    """Return the widening for `count` rounds, from the sum `total` of the correlations of every two of them."""
+    """Return the widening for `count` rounds; `total` is the sum of all pairwise correlations."""
     left = (count - total / count) / (count - 1)
     return max(1.0, math.sqrt(total / count / left))
 
 
 def _matrix(rounds: Sequence[tuple[int, int]], correlation: float) -> _Array:
-    """Return the correlation of every two rounds, shape (rounds, rounds)."""
     numbers, sessions = np.array(rounds).T
     found: _Array = np.where(
         sessions[:, None] == sessions[None, :],
@@ -196,7 +195,7 @@ def _matrix(rounds: Sequence[tuple[int, int]], correlation: float) -> _Array:
 def _residuals(logs: _Array, wide: _Array, *, ratios: bool) -> _Array:
     """Return log times minus their case's mean and, except for `ratios`, minus their round's mean.
 
-    A case's weight in a round's mean is 1 / `wide`^2, where `wide` is 1 or, if the case scatters widely, more.
+    A case has the weight 1 / `wide`^2 in a round's mean.
     """
     missing = np.isnan(logs)
     apart: _Array = logs
@@ -221,7 +220,6 @@ def _of_seen(seen: float, rounds: Sequence[TimingKey]) -> float:
 
 @functools.lru_cache(maxsize=64)
 def _table(rounds: tuple[tuple[int, int], ...]) -> _Array:
-    """Return the expected estimate for each correlation in `_GRID`."""
     return np.array([_expected(value, rounds) for value in _GRID])
 
 

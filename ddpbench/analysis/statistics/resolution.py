@@ -146,8 +146,7 @@ def _widening_shown(rounds: int, correlation: float) -> float:
 def _in_sweep(rounds: int, correlation: float) -> float:
     """Return the smallest log ratio that a sweep of two cases shows with probability `POWER`.
 
-    The unit is the standard deviation within a round. The result is simulated, with the same draws each time, because
-    no formula describes how the widening varies with the deviation.
+    The unit is the standard deviation within a round. It is simulated, because no formula describes the widening.
     """
     drawn = np.random.default_rng(1).standard_normal((_MOST_DRAWN, _SWEEPS))[:rounds].T
     for index in range(1, rounds):
@@ -202,7 +201,7 @@ def drift_by_launches(scatter: Variance) -> SessionDrift:
 
 
 def _partly(value: float, estimated: float, df: float) -> Variance:
-    """Return a variance whose part `estimated` is uncertain, with `df` degrees of freedom. The rest is exact."""
+    """Return a variance whose part `estimated` has `df` degrees of freedom; the rest is exact."""
     part = min(value, estimated)
     return Variance(value, min(df * (value / part) ** 2, KNOWN) if part else KNOWN)
 
@@ -257,10 +256,7 @@ def resolved_by_two_runs(deviation: float, rounds: int) -> float | None:
 
 
 def _halves_of_two_runs(deviation: float, rounds: int) -> NDArray[np.float64]:
-    """Return the interval's half-width for each pair of scatters that the two runs may show.
-
-    Each run may show `_SHOWN` equally likely scatters.
-    """
+    """Return the interval's half-width for each pair of the `_SHOWN` equally likely scatters of two runs."""
     df = rounds - 1
     levels = (np.arange(_SHOWN) + 0.5) / _SHOWN
     shown: list[float] = (deviation**2 * special.chdtri(df, levels) / df).tolist()

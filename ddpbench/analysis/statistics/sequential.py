@@ -177,10 +177,7 @@ def _averaged(normal: _Values, symmetric: _Values) -> _Values:
 
 
 def _evidence(values: _Values, scales: _Values, own: float, means: _Values) -> _Values:
-    """Return, for each of `means`, the logarithm of the evidence that the values give against it as their true mean.
-
-    `own` is the standard deviation of the values.
-    """
+    """Return the log of the evidence against each of `means` as the true mean; `own` is the standard deviation."""
     count, apart = len(values), values[np.newaxis] - means[:, np.newaxis]
     cut = _cut(apart, scales)
     t2 = count * (apart.mean(axis=1) / own) ** 2
@@ -190,10 +187,9 @@ def _evidence(values: _Values, scales: _Values, own: float, means: _Values) -> _
 def _end(
     values: _Values, scales: _Values, own: float, middle: float, reach: float, limit: float
 ) -> float | None:
-    """Return where the interval ends on one side of the middle; the outermost place if there are several.
+    """Return the outermost place at which the interval ends on one side of the middle.
 
-    The search covers `reach` times 1e-4 to 1e4 in 200 geometric steps. It then divides the gap between two steps into
-    hundredths, five times, taking the outermost place each time.
+    The search takes 200 geometric steps from 1e-4 to 1e4 times `reach`, then refines the last gap five times.
     """
     steps = np.geomspace(1e-4, 1e4, 200) * reach
     inside = np.flatnonzero(_evidence(values, scales, own, middle + steps) < limit)

@@ -145,10 +145,7 @@ def median_difference(a: Sequence[float], b: Sequence[float], alpha: float, *, m
 
 
 def _median(times: Sequence[float], alpha: float, least: float) -> Interval:
-    """Return the median with its interval at `alpha`.
-
-    The interval has no ends if none covers the median with probability `least`.
-    """
+    """Return the median with its interval, which has no ends if none covers the median with probability `least`."""
     middle = statistics.median(times)
     at = _order_statistic(len(times), alpha, least)
     if at is None:
@@ -163,7 +160,7 @@ def _median(times: Sequence[float], alpha: float, least: float) -> Interval:
 
 @lru_cache(maxsize=1024)
 def _order_statistic(count: int, alpha: float, least: float) -> tuple[int, float] | None:
-    """Return the rank from either end at which a median's interval ends, and the fraction to add towards the next rank.
+    """Return the rank from either end at which a median's interval ends, and the fraction towards the next rank.
 
     None if no interval covers the median with probability `least`.
     """
@@ -339,7 +336,6 @@ def _welch(a: Sequence[Timing], b: Sequence[Timing]) -> Comparison:
 
 
 def _mean_log(timings: Sequence[Timing]) -> float:
-    """Return the mean over launches of the logarithm of time per sample."""
     return math.fsum(math.log(timing.sample_s) for timing in timings) / len(timings)
 
 

@@ -79,7 +79,7 @@ def _found(logs: Sequence[float]) -> int:
 
 
 def _spared(logs: Sequence[float], sign: int) -> bool:
-    """Return whether a case's launches rule out a change of `TOLERANCE` in the direction `sign` (95 %, one-sided)."""
+    """Return whether a change of `TOLERANCE` in the direction `sign` is ruled out (95 %, one-sided)."""
     if len(logs) < FEWEST_LAUNCHES:
         return False
     mean, error = sign * math.fsum(logs) / len(logs), deviation(logs) / math.sqrt(len(logs))

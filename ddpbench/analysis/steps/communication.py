@@ -131,7 +131,7 @@ def line_of(times: Mapping[float, float], rounds: Sequence[Mapping[float, float]
 
 
 def _least_squares(times: Mapping[float, float]) -> tuple[float, float]:
-    """Return the latency and the time per byte. Each size's error is relative to its time."""
+    """Return the latency and the time per byte, with errors relative to each size's time."""
     sizes, seconds = np.array(list(times)), np.array(list(times.values()))
     scale = float(sizes.max())  # scaled to similar magnitudes, for precision
     table = np.stack([1 / seconds, sizes / scale / seconds], axis=1)
@@ -140,7 +140,6 @@ def _least_squares(times: Mapping[float, float]) -> tuple[float, float]:
 
 
 def _sizes(rows: Sequence[TransferResult], of: TransferResult) -> int:
-    """Return the number of rows with the same operation and number of ranks as `of`. Each size has one row."""
     return sum((row.op, row.world_size) == (of.op, of.world_size) for row in rows)
 
 
@@ -202,12 +201,11 @@ def _rows(world: int, members: Sequence[CaseRun]) -> list[TransferResult]:
 
 
 def _called(rounds: Sequence[Moved]) -> Interval:
-    """Return the time of a call (seconds) as nccl-tests measures it, with its interval over rounds."""
+    """Return the time of a call (seconds) as nccl-tests measures it."""
     return median_launch([one.called_ns / one.count / 1e9 for one in rounds])
 
 
 def _rate(factor: float | None, size: float, time: Interval) -> Interval | None:
-    """Return the bus bandwidth (bytes/s); None if the factor is not known."""
     if factor is None:
         return None
     low, high = (None if end is None else factor * size / end for end in (time.high, time.low))

@@ -155,11 +155,7 @@ def one_step(run: RunDir, cases: Sequence[CaseRun]) -> tuple[OneStep | None, str
 def _transfers(
     launch: Mapping[int, RankSteps], step: int, origin: int, backend: str
 ) -> dict[int, list[Transfer]]:
-    """Return each rank's parts in the transfers of a step, in the order of queueing.
-
-    A transfer is left out if a rank's record is missing. A transfer between two ranks may belong to a differently
-    numbered step on the other rank.
-    """
+    """Return each rank's parts in a step's transfers. A transfer that lacks a rank's record is left out."""
     result: dict[int, list[Transfer]] = {rank: [] for rank in launch}
     found = transfers_of([launch], len(launch), backend)
     if found is None:
@@ -201,11 +197,7 @@ def _lane(rank: int, step: StepRecord, transfers: Sequence[Transfer], origin: in
 
 
 def _kept(lanes: Sequence[Lane], last: int | None, slowest: int) -> list[Lane]:
-    """Return all lanes, or the most informative ones if there are too many.
-
-    These are rank 0, the slowest rank, the ranks with the least, median and most computation, and the rank whose
-    backward ends last, which the figure marks.
-    """
+    """Return the most informative lanes. The figure marks the rank whose backward ends last, so it is included."""
     if len(lanes) <= MOST_LANES:
         return list(lanes)
     ordered = sorted(lanes, key=lambda lane: (lane.computed_s, lane.rank))

@@ -97,12 +97,10 @@ def _computed(parts: Mapping[str, float]) -> float:
 
 
 def _for_samples(parts: Mapping[str, float], times: float) -> dict[str, float]:
-    """Return the parts of a step multiplied by `times`, to convert them to a different number of samples."""
     return {name: times * parts[name] for name in PARTS}
 
 
 def _batch(timings: Iterable[Timing]) -> float:
-    """Return the samples of a step of the whole job."""
     known = list(timings)
     return sum(one.samples for one in known) / sum(one.steps for one in known)
 
@@ -166,7 +164,6 @@ def _losses(run: CaseRun, base: CaseRun | None, alone: CaseRun | None) -> Iterat
 
 
 def _by_round(run: CaseRun, base: CaseRun, alone: CaseRun | None) -> list[dict[str, float]]:
-    """Return the losses of each round that has all launches needed for them."""
     found = (_of_round(mine, run, base, alone) for mine in run.timings)
     return [one for one in found if one is not None]
 
@@ -188,7 +185,6 @@ def _of_round(own: Timing, run: CaseRun, base: CaseRun, alone: CaseRun | None) -
 
 
 def _launch(run: CaseRun, own: Timing) -> tuple[Mapping[str, float], Timing] | None:
-    """Return the parts and the timing of the case's launch that is a pair with `own`; None if either is missing."""
     timing = next((theirs for _, theirs in pairs([own], run.timings)), None)
     parts = run.parts.by_round.get(own.round) if run.parts is not None else None
     return None if parts is None or timing is None else (parts, timing)

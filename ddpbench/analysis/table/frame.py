@@ -45,7 +45,6 @@ def csv_of(frame: pd.DataFrame) -> str:
 
 
 def _with_texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
-    """Return a table with `change` applied to every text."""
     columns = {
         str(name): pd.Series(
             [change(value) if isinstance(value, str) else value for value in frame[name]],

@@ -162,7 +162,6 @@ def computes_in(case: Case, machine: Mapping[str, Any] = MappingProxyType({})) -
 
 
 def _names(gpus: object) -> Sequence[str]:
-    """Return the name of every GPU. If nodes differ, `gpus` lists names by host."""
     if isinstance(gpus, Mapping):
         return [name for own in gpus.values() for name in _names(own)]
     return [str(name) for name in gpus] if isinstance(gpus, list) else []

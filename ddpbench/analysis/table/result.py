@@ -353,10 +353,7 @@ def case_results(
 
 
 def _compute_times(cases: Sequence[CaseRun]) -> dict[GroupKey, Interval]:
-    """Return the compute times of independent ranks, by the settings that decide them.
-
-    `single` counts as one independent rank.
-    """
+    """Return the compute times of independent ranks by settings; `single` counts as one such rank."""
     found: dict[GroupKey, Interval] = {}
     for role, run in itertools.product(
         ("base", "bound"), cases
@@ -368,5 +365,4 @@ def _compute_times(cases: Sequence[CaseRun]) -> dict[GroupKey, Interval]:
 
 
 def _own_compute(run: CaseRun) -> Interval | None:
-    """Return the seconds per step for forward and backward; None if nothing was instrumented."""
     return run.parts.interval("forward", "backward") if run.parts is not None else None

@@ -115,7 +115,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _resolved(kind: str, name: str | None) -> str | None:
-    """Return the name by which runs record a strategy, workload or algorithm that an installed package registers.
+    """Return the name by which runs record an object that a package registers.
 
     Raises:
         RequestError: several packages register it, or the registered object is not a class.
@@ -132,7 +132,7 @@ def _resolved(kind: str, name: str | None) -> str | None:
 
 
 def _where(given: list[str]) -> dict[str, str]:
-    """Return a dictionary from texts such as `local_batch=32`.
+    """Parse texts such as `local_batch=32`.
 
     Raises:
         RequestError: a text is not of that form, or a name is repeated.
@@ -151,7 +151,7 @@ def _where(given: list[str]) -> dict[str, str]:
 
 
 def _waits(text: str) -> dict[int, float]:
-    """Return queue waits in seconds, by world size, from a text such as `1=5min,8=2h`. A trailing comma is allowed.
+    """Parse queue waits such as `1=5min,8=2h` to seconds by world size.
 
     Raises:
         RequestError: the text is not of that form, or has no wait.

@@ -85,7 +85,6 @@ def _say_skipped(folder: Path, why: str) -> None:
 
 
 def _print(history: History) -> None:
-    """Print the headline, the table, sentences about the changes, and the limits."""
     from ddpbench.features.history.analysis.wording import HEADS, headline, place_words, places, remarks, rows
 
     say(headline(history))

@@ -75,7 +75,6 @@ def examine(host: Host | None = None) -> list[CheckResult]:
 
 
 def _load_of(host: Host) -> CpuLoad | None:
-    """Return the load of the cores before the checks add to it; None if it cannot be read."""
     try:
         return load.watch(host)
     except Exception:

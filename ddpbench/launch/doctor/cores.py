@@ -116,7 +116,6 @@ def clocks(host: Host) -> Iterator[CheckResult]:
 
 
 def _turbo(host: Host) -> str:
-    """Return a phrase that says whether turbo is on; empty if the system does not report it."""
     if no_turbo := host.read(host.sys_root / _CPUS / "intel_pstate/no_turbo"):
         return ", turbo off" if no_turbo == "1" else ", turbo on (the more cores work, the lower the clock)"
     if boost := host.read(host.sys_root / _CPUS / "cpufreq/boost"):

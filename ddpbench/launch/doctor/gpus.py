@@ -123,7 +123,6 @@ def gpus(host: Host) -> Iterator[CheckResult]:
 
 
 def _no_sign_of_any(host: Host) -> CheckResult:
-    """Return the finding for a machine without any sign of an NVIDIA GPU."""
     if (host.dev_root / "kfd").exists():
         return note(
             "gpus",
@@ -134,10 +133,9 @@ def _no_sign_of_any(host: Host) -> CheckResult:
 
 
 def _settings(found: list[Gpu], *, chosen: bool) -> Iterator[CheckResult]:
-    """Report whether GPUs differ, lose their driver between launches, or are split into instances (MIG).
+    """Report GPUs that differ, lose their driver between launches, or are split (MIG).
 
-    `chosen` is True if CUDA_VISIBLE_DEVICES is set. Differences between GPUs are then not checked, because nvidia-smi
-    does not report which GPUs the variable selects.
+    Differences are not checked under CUDA_VISIBLE_DEVICES (`chosen`): nvidia-smi does not report the selected GPUs.
     """
     if not chosen and len(kinds := dict.fromkeys(gpu.name for gpu in found)) > 1:
         yield note(
@@ -164,7 +162,7 @@ def _settings(found: list[Gpu], *, chosen: bool) -> Iterator[CheckResult]:
 
 
 def _compute_mode(gpu: Gpu) -> Iterator[CheckResult]:
-    """Report a compute mode with which the GPU accepts no process, or only one at a time."""
+    """Report a compute mode in which the GPU accepts no process, or only one at a time."""
     if gpu.compute_mode == "Prohibited":
         yield problem(
             "compute mode",
@@ -226,10 +224,7 @@ def links(host: Host) -> Iterator[CheckResult]:
 
 
 def _nearer(pairs: dict[tuple[str, str], str], far: list[tuple[str, str]]) -> str:
-    """Return advice on the GPU pairs in `far`, which have slow links.
-
-    If some GPUs are connected without slow links, the advice lists the largest set of such GPUs that was found.
-    """
+    """Advise on the pairs in `far`, with the largest set of GPUs found without slow links."""
     names = sorted({name for pair in pairs for name in pair}, key=lambda name: int(name[3:]))
     near = set(pairs) - set(far)
     near |= {(other, one) for one, other in near}
@@ -265,7 +260,6 @@ def _explained(word: str) -> str:
 
 
 def _some(names: list[str], all_pairs: int) -> str:
-    """Return the names of GPU pairs as text: `all N pairs`, or at most four names and the number of further pairs."""
     if len(names) == all_pairs and all_pairs > 1:
         return f"all {all_pairs} pairs"
     shown = ", ".join(names[:4])

@@ -133,7 +133,7 @@ def why_not(
 
 
 def _why_no_model(catalog: Catalog, way: Way, strategy: str) -> str | None:
-    """Return why a strategy can train none of `MODELS` on the device of `way`; None if it can train one of them."""
+    """Return why a strategy can train none of `MODELS` on the device; None if it can train one."""
     reasons = [why_not(catalog, way, strategy=strategy, workload=model) for model in MODELS]
     return None if None in reasons else reasons[0]
 
@@ -153,7 +153,6 @@ def strategies(host: Host) -> Iterator[CheckResult]:
 
 
 def _lacks_framework(strategy: str) -> bool:
-    """Return whether a strategy needs a framework that is not installed, or is too old."""
     framework = load_strategy(strategy).framework if strategy in TABLE else ""
     return bool(framework and missing(framework))
 
@@ -176,7 +175,7 @@ def packages(_host: Host) -> Iterator[CheckResult]:
 
 
 def _listed(subject: str, way: Way, reasons: dict[str, str | None]) -> Iterator[CheckResult]:
-    """Yield a finding that lists the names that can run, then a finding for each reason why some names cannot run."""
+    """Yield a finding with the names that can run, then one for each reason why others cannot."""
     names_of: dict[str | None, list[str]] = {}
     for name, reason in reasons.items():
         names_of.setdefault(reason, []).append(name)

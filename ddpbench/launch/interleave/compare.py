@@ -165,7 +165,7 @@ def interleave(asked: ComparisonRequest, listener: ComparisonListener) -> Change
 
 
 def _placed(asked: ComparisonRequest, code: Path) -> tuple[Placed, Placed]:
-    """Prepare the code of both sides, and return the sides. The files of commits are written below `code`.
+    """Prepare the code of both sides; commits are written below `code`.
 
     Raises:
         RequestError: a side's code is missing, or both sides would share a user's file.
@@ -181,7 +181,7 @@ def _placed(asked: ComparisonRequest, code: Path) -> tuple[Placed, Placed]:
 
 
 def _made(out: Path) -> Made:
-    """Create the output directory, and return a record of what was created, so that it can be removed again.
+    """Create the output directory, and record what was created, for its removal.
 
     Raises:
         OutputError: the directory cannot be created, or is not empty.
@@ -193,7 +193,7 @@ def _made(out: Path) -> Made:
 
 
 def _decided(change: Change, limit: float | None, *, rare: bool = True) -> bool:
-    """Return whether no more rounds are needed, because the change is decided or no round could decide it."""
+    """Return whether the change is decided, or no round could decide it."""
     if change.verdict == "not comparable":
         return True
     if limit is None:

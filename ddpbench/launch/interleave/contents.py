@@ -58,7 +58,6 @@ def _has_common_commits(inner: Path, root: Path) -> bool:
 
 
 def _succeeds(folder: Path, *words: str) -> bool:
-    """Return whether git exits with 0."""
     try:
         git(folder, *words)
     except RequestError:
@@ -113,7 +112,6 @@ def _is_same(folder: Path, sides: tuple[Placed, Placed], roots: Sequence[Path]) 
 
 
 def _projects(roots: Sequence[Path]) -> dict[str, Path]:
-    """Return the folders of the Python projects in compared code, by their normalised names."""
     return {
         re.sub(r"[-_.]+", "-", name).lower(): file.parent
         for root in roots
@@ -131,7 +129,6 @@ def _project_files(root: Path) -> Iterator[Path]:
 
 
 def _project_name(file: Path) -> str:
-    """Return the name that a project's file gives to its distribution; empty if it gives none."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
         if file.name != "pyproject.toml":

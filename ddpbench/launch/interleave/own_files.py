@@ -35,17 +35,12 @@ _ASK_S = 120
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Named:
-    """The name of a user's file or module in a setting, such as `train.py:Measured` in the setting `workload`."""
-
     kind: str
     name: str
 
     @property
     def is_shared(self) -> bool:
-        """Return whether both sides may share the file if it is in neither side's code.
-
-        They may share profiles, because profiles are data.
-        """
+        """Return whether both sides may share the file; only profiles, which are data."""
         return self.name.startswith(PREFIX)
 
 
@@ -126,7 +121,6 @@ def with_checked_files(sides: tuple[Placed, Placed]) -> tuple[Placed, Placed]:
 
 
 def _settings_differ(sides: Sequence[Placed]) -> bool:
-    """Return whether two sides have different overrides, or experiments' files with different contents."""
     base, new = sides
     if sorted(base.spec.overrides) != sorted(new.spec.overrides):
         return True
@@ -172,10 +166,9 @@ def _check(side: Placed, named: _Named, tops: Sequence[Path]) -> None:
 
 
 def _check_module(side: Placed, named: _Named, tops: Sequence[Path], *, alike: bool) -> bool:
-    """Check, for one side, a class named by its module (`package.module:Class`).
+    """Check a class named by its module, and return whether the module is in neither side's code.
 
-    Return whether the module is in neither side's code, such as an installed package's. This is allowed if the sides
-    have different environments (not `alike`), or if the side's code does not have the module's source.
+    This is allowed in different environments (not `alike`), or if the side's code lacks the module's source.
 
     Raises:
         RequestError: the module is in code that is not the side's, or it is a copy of the side's code.
@@ -206,12 +199,10 @@ def _check_module(side: Placed, named: _Named, tops: Sequence[Path], *, alike: b
 
 
 def _is_in_environment(side: Placed, found: Path, root: Path) -> bool:
-    """Return whether a path below `root` belongs to the side's Python environment."""
     return is_installed(found, root, searched(side.python).prefixes)
 
 
 def _holding(code: Path, ending: str) -> list[Path]:
-    """Return the files of a side's code whose paths end with `ending`, relative to the code, shortest path first."""
     found = [
         path.relative_to(code)
         for path in code.rglob(ending.rpartition("/")[2])
@@ -231,7 +222,6 @@ def _refuse(side: Placed, named: _Named, found: Path, advice: str) -> NoReturn:
 
 
 def _advice(side: Placed, found: Path, tops: Sequence[Path]) -> str:
-    """Return advice about a file that is in a compared repository, but outside the side's code."""
     folder = side.folder
     root = top_of(folder) if folder is not None and side.spec.path else None
     if folder is not None and root is not None and root != folder.resolve() and found.is_relative_to(root):
@@ -248,10 +238,7 @@ def _within(found: Path, tops: Iterable[Path]) -> bool:
 
 
 def _named(experiment: Path, overrides: Sequence[str]) -> Iterator[_Named]:
-    """Yield the names of users' files and modules in an experiment's file, after applying these overrides.
-
-    Yield nothing if the experiment cannot be read; this is reported when a side starts.
-    """
+    """Yield the users' files and modules that an experiment names; an unreadable one is reported later."""
     try:
         data = documents.parse(documents.read_text(experiment))
     except (OSError, ValueError):
@@ -277,7 +264,7 @@ def _path_of(kind: str, name: str) -> str:
 
 
 class _NoCatalog:
-    """A catalog without any names, so that overrides of options have no effect. Options name no files anyway."""
+    """A catalog without names: overrides of options have no effect, since options name no files."""
 
     def strategy_names(self) -> list[str]:
         return []
@@ -313,7 +300,7 @@ print(json.dumps(places))
 
 
 def _module(side: Placed, name: str) -> Path | None:
-    """Return the file from which a side imports a module, or the folder if it is a package; None if it is not found."""
+    """Return the file (or a package's folder) from which a side imports a module; None if not found."""
     first, *rest = name.rpartition(":")[0].split(".")
     try:
         done = subprocess.run(

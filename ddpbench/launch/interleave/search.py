@@ -39,7 +39,7 @@ def with_search(sides: tuple[Placed, Placed]) -> tuple[Placed, Placed]:
 
 
 def _shared_repositories(sides: tuple[Placed, Placed], roots: Sequence[Path]) -> list[Path]:
-    """Return repositories inside compared code from which modules may be imported, and which both sides may share."""
+    """Return the repositories inside compared code that both sides may share and import from."""
     found: dict[Path, Path] = {}
     for side in sides:
         places = searched(side.python)
@@ -58,9 +58,9 @@ def _with_search(
     inner: Sequence[Path],
     copies: Mapping[str, str],
 ) -> Placed:
-    """Return a copy of a side that also has the folders in which its processes look for modules first.
+    """Return the side with the folders that its processes search first.
 
-    Both sides may share the repositories `inner`. `copies` has the installed copies of compared projects.
+    `inner` are repositories that may be shared, `copies` the installed copies of compared projects.
     """
     own, places = own_code(side), searched(side.python)
     whole = repository_of(side)
@@ -98,7 +98,6 @@ def _with_search(
 
 
 def _parents(found: Mapping[Path, str]) -> Iterator[Path]:
-    """Yield the folders from which Python would import the modules in `found` if they were on `sys.path`."""
     for place, name in found.items():
         parts = tuple(name.split("."))
         file = place.parent if place.name == "__init__.py" else place

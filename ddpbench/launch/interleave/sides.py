@@ -159,8 +159,6 @@ def check_apart(base: SideSpec, new: SideSpec) -> None:
 
 
 def _are_equal(base: SideSpec, new: SideSpec) -> bool:
-    """Return whether two sides have the same code and settings, and interpreters of one environment."""
-
     def but_interpreter(side: SideSpec) -> SideSpec:
         return replace(side, name="", path=side.path and str(Path(side.path).resolve()), python="")
 
@@ -177,11 +175,7 @@ def is_side_word(word: str) -> bool:
 
 
 def _is_folder(word: str) -> bool:
-    """Return whether a word names a folder that is trusted.
-
-    A folder that a different user may have made is not trusted. Otherwise its code could run instead of a commit with
-    the same name.
-    """
+    """Return whether a word is a folder that no other user may have made: it must not replace a commit."""
     return Path(word).is_dir() and not is_decoy(word)
 
 
@@ -317,9 +311,9 @@ def _is_whole_code(spec: SideSpec) -> bool:
 
 
 def _root_above() -> Path | None:
-    """Return the repository's root if the working directory is a folder below it; otherwise None.
+    """Return the repository's root if the working directory is below it, else None.
 
-    A side that names no folder starts at this root, so that both sides use the same paths for their files.
+    A side without a folder starts there, so that both sides use the same paths.
     """
     top = top_of(Path.cwd())
     return None if top == Path.cwd().resolve() else top
@@ -339,13 +333,13 @@ def same_code(base: Placed, new: Placed) -> str:
 
 
 def _is_whole(side: Placed) -> bool:
-    """Return whether a side's code is an entire commit. It is not if the side's folder is only part of a repository."""
+    """Return whether a side's code is an entire commit, not a part of a repository."""
     folder = side.folder or Path.cwd()
     return bool(side.spec.ref) or top_of(folder) == folder.resolve()
 
 
 def _checked_folder(spec: SideSpec) -> Path | None:
-    """Return the folder that a side names, after checking that it exists; None if it names no folder.
+    """Return the folder that a side names, or None.
 
     Raises:
         RequestError: the folder does not exist.
@@ -367,10 +361,9 @@ def _repository(spec: SideSpec) -> Path:
 
 
 def _own_experiment(spec: SideSpec, experiment: Path, top: Path | None, folder: Path) -> Path:
-    """Return the side's own version of the experiment's file, or the given file if it is in no compared repository.
+    """Return the side's own version of the experiment's file, or the given one if no compared repository has it.
 
-    If the side is a commit, an uncommitted experiment is copied into the commit's folder. Thus relative paths in the
-    experiment refer to the side's files.
+    An uncommitted experiment is copied into the commit's folder, so that its relative paths lead to the side's files.
 
     Raises:
         RequestError: the side has no such file, or a link in its commit leads elsewhere.
@@ -401,7 +394,6 @@ def _own_experiment(spec: SideSpec, experiment: Path, top: Path | None, folder: 
 
 
 def _commit_of(spec: SideSpec, folder: Path | None, out: Path) -> str:
-    """Return the commit of a side's code, with `+` if there are changes or new files; empty outside a repository."""
     if spec.ref:
         return git(Path.cwd(), "rev-parse", "--short=12", f"{spec.ref}^{{commit}}")
     return commit_at(folder or Path.cwd(), out, "--short=12")
@@ -439,7 +431,6 @@ def _interpreter(spec: SideSpec) -> str:
 
 @cache
 def _lacking(python: str) -> str:
-    """Return why an interpreter cannot import torch and ddpbench; empty if it can."""
     try:
         done = subprocess.run(
             [python, "-P", "-c", "import torch, ddpbench.launch.sweep.sweep"],
@@ -467,10 +458,7 @@ def top_of(folder: Path) -> Path | None:
 
 
 def _top_among(folder: Path, places: Sequence[Path]) -> Path | None:
-    """Return the root of the repository around a folder if one of `places` is in the same repository; else None.
-
-    Worktrees of a repository count as the same repository.
-    """
+    """Return the root of the repository around a folder if one of `places` is in it or in a worktree of it."""
     own = _store(folder)
     return top_of(folder) if own is not None and own in map(_store, places) else None
 
@@ -482,16 +470,16 @@ def is_same_repository(one: Path, other: Path) -> bool:
 
 
 def _store(folder: Path) -> Path | None:
-    """Return the git folder that all worktrees of the repository around `folder` share; None outside a repository."""
+    """Return the git folder that all worktrees of a repository share; None outside a repository."""
     found = _path_of(folder, "--git-common-dir")
     return found and (folder / found).resolve()
 
 
 def _path_of(folder: Path, option: str) -> Path | None:
-    """Return the path that `git rev-parse` prints for an option; None if the folder is in no usable repository.
+    """Return the path that `git rev-parse` prints for an option; None outside a usable repository.
 
     Raises:
-        RequestError: git does not answer in time. If None was returned, callers would ask again and wait as long.
+        RequestError: git does not answer in time; after None, callers would ask again and wait as long.
     """
     if shutil.which(GIT[0]) is None:
         return None
@@ -595,7 +583,7 @@ collect_ignore_glob = ["*"]
 
 
 def _hide(folder: Path) -> None:
-    """Hide the commits' files in this folder from pytest and git, because the folder may be inside a repository."""
+    """Hide the commits' files from pytest and git, because the folder may be inside a repository."""
     write_atomically(folder / "conftest.py", _NOT_COLLECTED)
     write_atomically(folder / ".gitignore", "*\n")
 
@@ -607,9 +595,7 @@ _BLOCK = 4096
 
 
 def _check_size(top: Path, commit: str, spec: SideSpec) -> None:
-    """Check that a commit does not have too many files, or too large ones, to be written to disk.
-
-    This matters because in git a few KB of identical nested folders can stand for 10^9 files.
+    """Check that a commit is not too large to write: in git, a few KB can stand for 10^9 files.
 
     Raises:
         RequestError: the commit has too many files or too many bytes, or git gives no answer.
@@ -664,10 +650,7 @@ def _listing(top: Path, commit: str) -> subprocess.Popen[bytes]:
 
 
 def _exported(top: Path, spec: SideSpec, out: Path) -> Path:
-    """Return a folder with the files of a side's commit, which are written if missing.
-
-    The repository is not changed.
-    """
+    """Write the commit's files to a folder if they are not there, without changing the repository."""
     commit = _commit_named(top, spec)
     folder = out.resolve() / COPIES / commit[:12]
     if folder.is_dir():

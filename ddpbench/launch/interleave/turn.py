@@ -94,9 +94,9 @@ class _Telling(Listener):
 
 
 def _told_to_go(number: int, *, turn: Turn | None, cases: Sequence[PlannedCase]) -> bool:
-    """Report that a round is ready and which of its cases cannot alternate in blocks; return whether to run the round.
+    """Report a round as ready, with the cases that cannot alternate in blocks; return whether to run it.
 
-    `cases` includes skipped cases, because the sides identify cases by their positions in the full list.
+    `cases` includes skipped ones, because the sides identify cases by position.
     """
     own = [(at, entry.case) for at, entry in enumerate(cases) if entry.skip_reason is None]
     whole = {at: why for at, case in own if (why := whole_because(case))}

@@ -194,7 +194,7 @@ class Turns:
         return self.made
 
     def _opened(self) -> Turnstile | None:
-        """Open a turnstile and return it. If this fails, report it and return None; entire launches then alternate."""
+        """Open a turnstile; None if that fails, and entire launches then alternate."""
         try:
             return Turnstile()
         except OSError as error:
@@ -203,7 +203,6 @@ class Turns:
             return None
 
     def _tell_whole(self) -> None:
-        """Report the cases that alternate by entire launches. If all cases do, close the turnstile."""
         words, of_all = why_whole(self._processes)
         if self._turnstile is None or not words:
             return
@@ -214,9 +213,7 @@ class Turns:
             self._turnstile = None
 
     def _make_round(self, first: int) -> list[bool]:
-        """Run a round on both sides, starting with side number `first`.
-
-        Returns for each side, in the order in which they ran, whether it has another round left.
+        """Run a round, side `first` first; return for each side, in this order, whether it has another round.
 
         Raises:
             LaunchError: a side cannot continue.
@@ -319,8 +316,6 @@ def side_environment(side: Placed) -> dict[str, str]:
 
 
 class _Process:
-    """The process that runs a side's sweep, and the exchange of messages with it."""
-
     def __init__(
         self,
         placed: Placed,
@@ -386,7 +381,7 @@ class _Process:
         self._heard.put(None)
 
     def _leave_turnstile(self) -> None:
-        """Tell the turnstile that this side needs no more turns in this round, so that the other side need not wait."""
+        """Tell the turnstile that the other side need not wait for this one in this round."""
         if self._turnstile is not None:
             self._turnstile.leave(self.name)
 
@@ -399,7 +394,7 @@ class _Process:
     def await_ready(self, *, first: bool = False, other: _Process | None = None) -> bool:
         """Wait until the side can start a round; return whether a round is left.
 
-        If the `other` side is given, it may be running a round meanwhile, so check that it is alive.
+        If the `other` side runs a round meanwhile, check that it is alive.
 
         Raises:
             SideError: the side cannot start (`first`).
@@ -433,7 +428,7 @@ class _Process:
                 )
 
     def check_alive(self) -> None:
-        """End the side if it has sent no message for too long. Used while no other method waits for its messages.
+        """End the side if it has sent no message for too long; for times when no other method waits for one.
 
         Raises:
             LaunchError: the side was silent for too long.
@@ -466,7 +461,7 @@ class _Process:
         return SideError(self._placed.spec.name, sentence) if first else LaunchError(sentence)
 
     def _where(self) -> str:
-        """Abort the silent side; return a phrase that names the file and line it was executing, empty if unknown."""
+        """Abort the silent side; return the file and line that it was executing, empty if unknown."""
         with contextlib.suppress(OSError):
             resource.prlimit(self._process.pid, resource.RLIMIT_CORE, (0, 0))
         self._process.send_signal(signal.SIGABRT)  # on which Python prints its stack
@@ -476,7 +471,7 @@ class _Process:
         return f", at line {position[2]} of {position[1]}" if position else ""
 
     def make_round(self) -> bool:
-        """Let the side run a round, and wait for its end; return whether a round is left.
+        """Run a round and wait for its end; return whether a round is left.
 
         Raises:
             LaunchError: the side cannot continue.
@@ -485,17 +480,13 @@ class _Process:
         return self.await_ready()
 
     def say(self, word: str) -> None:
-        """Send the command `go`, `IN_TURN` or `stop` to the side."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(f"{word}\n")
             self._process.stdin.flush()
 
     def ask_to_end(self, *, at_once: bool) -> None:
-        """Ask the side to end after its current launch, or `at_once`.
-
-        Stopped processes are continued, so that they react.
-        """
+        """Ask the side to end after its launch, or `at_once`; stopped processes are continued to react."""
         self.say("stop")
         if at_once:
             self._process.terminate()
@@ -510,7 +501,6 @@ class _Process:
                 os.kill(pid, signal.SIGCONT)
 
     def has_ended(self, within_s: float) -> bool:
-        """Wait for the process to end; return whether it did so in time."""
         try:
             self._process.wait(max(0.0, within_s))
         except subprocess.TimeoutExpired:
@@ -518,7 +508,7 @@ class _Process:
         return True
 
     def end(self, until: float, *, signalled: bool) -> None:
-        """Wait for the process to end, until the monotonic clock reads `until`; then kill it and its child processes.
+        """Wait until the monotonic clock reads `until`, then kill the process and its children.
 
         Unless it was `signalled` before, it gets SIGTERM after half of the time.
         """

@@ -146,8 +146,6 @@ def _launches(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A launch found in a source. `mixed_up` is True if the outcome in its folder belongs to a different launch."""
-
     source: Source
     directory: LaunchDir
     address: Address
@@ -166,9 +164,9 @@ def _found(source: Source, directory: LaunchDir, address: Address) -> _Found:
 
 
 def _copy_launch(found: _Found, number: int, merged: Merged, sessions: Sessions = UNKNOWN) -> None:
-    """Copy a launch's request, outcome, records and logs into the merged run, as round `number`.
+    """Copy a launch's files into the merged run as round `number`, and rename it in them.
 
-    The copies name the new round and run. If the outcome names no session, the session is taken from `sessions`.
+    If the outcome names no session, it is taken from `sessions`.
 
     Raises:
         TooLargeError: what was copied from the source so far exceeds the limits of an archive.
@@ -215,10 +213,7 @@ def _change(path: Path, changes: Mapping[str, Any]) -> None:
 
 
 def _start_in(line: bytes) -> RankStart | None:
-    """Return the rank's start record if the line holds one; None if it holds another record or is damaged.
-
-    A damaged record is reported when the merged run is read.
-    """
+    """Return a line's start record, or None; damage is reported when the merged run is read."""
     try:
         start = record_from_json(line)
     except ValueError:
@@ -227,7 +222,7 @@ def _start_in(line: bytes) -> RankStart | None:
 
 
 def _readdress(path: Path, start: RankStart, found: _Found, number: int, run_id: str) -> None:
-    """Change the first record in a rank's file, which is `start`, so that it names the new round and run."""
+    """Rewrite the first record in a rank's file, `start`, with the new round and run."""
     _, newline, rest = path.read_bytes().partition(b"\n")
     outcome = found.outcome
     now = replace(

@@ -75,7 +75,7 @@ def merging(paths: Sequence[Path], out: Path) -> Iterator[Merged]:
 
 
 def _made(sources: Sequence[Source], folder: MadeFolder, out: Path) -> Merged:
-    """Write the merged run into a folder with a temporary name, and rename it to `out` once complete."""
+    """Write the merged run under a temporary name, and rename it once complete."""
     run = RunDir(folder.itself)
     try:
         with errors_naming(folder.itself, out):
@@ -157,10 +157,7 @@ def _write(sources: Sequence[Source], run: RunDir, out: Path) -> Merged:
 
 
 def _budget(sources: Sequence[Source], rounds: int) -> dict[str, Any]:
-    """Return a budget for the merged run that stays within the limits of an experiment's budget settings.
-
-    The budget of each merged run is in the plan's `merged`.
-    """
+    """Return a budget within an experiment's limits; each merged run's own is in the plan's `merged`."""
     budgets = [source.stored.budget for source in sources]
     asked = max(budget.rounds_min for budget in budgets)
     return {
@@ -173,7 +170,7 @@ def _budget(sources: Sequence[Source], rounds: int) -> dict[str, Any]:
 
 
 def _claims(sources: Sequence[Source]) -> list[PlannedClaim]:
-    """Return the claims of all runs. Equal claims become one claim with the pairs of cases from all runs."""
+    """Return the claims of all runs; equal claims become one with the pairs of all runs."""
     claims: dict[PlannedClaim, dict[tuple[str, str], None]] = {}
     history: dict[PlannedClaim, dict[Past, None]] = {}
     for source in sources:
@@ -187,11 +184,7 @@ def _claims(sources: Sequence[Source]) -> list[PlannedClaim]:
 
 
 def _machine(sources: Sequence[Source]) -> dict[str, Any]:
-    """Return the content of the merged run's machine.json.
-
-    Its `identity` has what all runs have in common, and the cores and GPUs of the largest run. Its `context` names the
-    runs.
-    """
+    """Return machine.json: `identity` is common to all runs except for the largest run's cores and GPUs."""
     largest = max(
         sources,
         key=lambda source: (
@@ -235,7 +228,6 @@ def _machine(sources: Sequence[Source]) -> dict[str, Any]:
 
 
 def _each_once(sources: Sequence[Source], what: Literal["question", "scope"]) -> str:
-    """Return the runs' questions or scopes (`what`), each once, joined by spaces."""
     said: list[str] = []
     for source in sources:
         originals = [str(origin[what] or "") for origin in source.origins if what in origin]
@@ -248,7 +240,6 @@ def _cores(source: Source) -> int:
 
 
 def _experiments(sources: Sequence[Source], out: Path) -> str:
-    """Return the text of the merged run's experiment.toml, which contains the runs' own experiments as comments."""
     parts = [f"# {out} was merged from {len(sources)} runs and cannot be resumed. Their experiments:\n"]
     for source in sources:
         lines = ("(not readable)" if source.experiment is None else source.experiment).splitlines()

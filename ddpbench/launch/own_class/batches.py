@@ -60,8 +60,8 @@ def batch_of(tracer: Tracer, loop: TrainingLoop) -> Batch:
 def _goes_through(tracer: Tracer, node: ast.expr, scope: Scope) -> tuple[Origin, Path, Path | None]:
     """Return the origin of what a loop iterates over, without wrappers such as `tqdm`, and two index paths.
 
-    The indices of the first path lead from the loop's target to the batch. The indices of the second path lead to the
-    batch's number. The second path is None without `enumerate`, and for an `enumerate` with a start value.
+    They lead from the loop's target to the batch and to its number; the latter is None unless `enumerate` counts
+    from 0.
     """
     found = tracer.trace(node, scope)
     if isinstance(found.node, ast.Call) and found.node.args:
@@ -76,7 +76,7 @@ def _goes_through(tracer: Tracer, node: ast.expr, scope: Scope) -> tuple[Origin,
 
 
 def _passes_on(function: FunctionNode | None) -> bool:
-    """Return whether a function yields the items of its first argument unchanged, as a progress bar does."""
+    """Return whether a function yields its first argument's items unchanged, as a progress bar does."""
     if function is None or not parameters_of(function):
         return False
     given = [each.value for each in walk(function) if isinstance(each, ast.Yield)]
@@ -89,7 +89,6 @@ def _passes_on(function: FunctionNode | None) -> bool:
 
 
 def _drawn(tracer: Tracer, loop: TrainingLoop) -> Batch:
-    """Return the batch of a loop whose body gets it from `next(iterator)` or from a function of the script."""
     for statement in here(loop.node.body):
         if isinstance(statement, ast.Assign) and last_name(statement.value) == "next":
             call = statement.value
@@ -104,7 +103,6 @@ def _drawn(tracer: Tracer, loop: TrainingLoop) -> Batch:
 
 
 def _drawn_by_function(tracer: Tracer, loop: TrainingLoop) -> Batch | None:
-    """Return the batch that a loop's body gets from a function of the script, as in `x, y = get_batch("train")`."""
     stored = {e.id for e in here(loop.body) if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
     given = {
         name.id
@@ -167,7 +165,6 @@ def makes_batches_again(tracer: Tracer, node: ast.expr, scope: Scope) -> list[as
 
 
 def _reorders(value: ast.expr, script: Script) -> bool:
-    """Return whether an expression changes the batches of the loader in the expression, or changes their order."""
     while isinstance(value, ast.Call) and last_name(value) in ("list", "tuple") and value.args:
         value = value.args[0]
     if isinstance(value, ast.ListComp | ast.GeneratorExp):

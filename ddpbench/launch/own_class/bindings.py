@@ -72,10 +72,6 @@ def _in_block(body: list[ast.stmt], tests: Tests) -> Iterator[tuple[str, Binding
 
 
 def _bound_by(statement: ast.stmt) -> list[tuple[ast.expr, Binding]]:
-    """Return the targets that a statement itself binds, with their bindings.
-
-    Statements nested in it are not examined.
-    """
     match statement:
         case ast.Assign():
             return [(target, Binding(statement.value)) for target in statement.targets]
@@ -93,7 +89,6 @@ def _bound_by(statement: ast.stmt) -> list[tuple[ast.expr, Binding]]:
 
 
 def _within(statement: ast.stmt, tests: Tests) -> Iterator[tuple[str, Binding]]:
-    """Yield the names that statements nested in this one bind, with their bindings."""
     if isinstance(statement, ast.If):
         yield from _in_block(statement.body, (*tests, (statement.test, True)))
         yield from _in_block(statement.orelse, (*tests, (statement.test, False)))
@@ -189,7 +184,7 @@ def simple_statements(
 
 
 def _split(target: ast.expr, *, splits: bool) -> list[ast.expr]:
-    """Return the elements of `target` if it is a tuple or list and `splits` is set; otherwise only `target`."""
+    """Return the elements of a tuple or list if `splits`, otherwise only `target`."""
     return target.elts if splits and isinstance(target, ast.Tuple | ast.List) else [target]
 
 
@@ -202,7 +197,7 @@ def entry_of(node: ast.expr) -> str | None:
 
 
 def _holder(target: ast.Attribute | ast.Subscript) -> str:
-    """Return the name, or attribute such as `x.y`, of the object that an assignment to `target` changes."""
+    """Return the name, or attribute such as `x.y`, of the object that an assignment changes."""
     node = target.value
     while isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and not key_of(node)):
         node = node.value

@@ -22,7 +22,6 @@ _VALUES = (ast.Constant, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.JoinedStr, 
 
 
 def _may_have(node: ast.AST, value: ast.AST) -> bool:
-    """Return whether an index or attribute access (`node`) can work on the literal `value`."""
     if isinstance(node, ast.Subscript):
         return not isinstance(value, ast.Constant) or isinstance(value.value, str | bytes)
     return isinstance(node, ast.Attribute) and not (
@@ -45,9 +44,9 @@ def problems_of(
 
 
 def _reads(node: ast.AST, name: str, *, also_outer: bool = False) -> bool:
-    """Return whether a node reads the method's variable `name`. A nested function's own variable does not count.
+    """Return whether a node reads the method's variable, not a nested function's own of that name.
 
-    Some reads are marked as reads of a module-level variable. These reads only count if `also_outer` is set.
+    Reads marked as of a module-level variable only count with `also_outer`.
     """
     if isinstance(node, ast.Name):
         outer = getattr(node, "outer", False) and not also_outer
@@ -66,7 +65,6 @@ def reads_of_module(body: list[ast.stmt], bound: Iterable[str], names: Iterable[
 
 
 def _outside(node: ast.AST, name: str) -> Iterable[ast.AST]:
-    """Return the children of a node, without those in which `name` refers to a nested function's own variable."""
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             if name in {*_arguments(node.args), *_stored(node.body)}:
@@ -107,10 +105,6 @@ def unknown_names(value: ast.expr, known: frozenset[str]) -> list[str]:
 
 
 def _stored(body: list[ast.stmt]) -> set[str]:
-    """Return the names that a method's statements bind.
-
-    Bindings in nested functions and comprehensions do not count.
-    """
     found: set[str] = set()
     todo: list[ast.AST] = list(body)
     while todo:
@@ -133,8 +127,6 @@ def _stored(body: list[ast.stmt]) -> set[str]:
 
 
 class _Flow:
-    """Visits a method's statements in order, tracks which names are bound, and collects errors."""
-
     def __init__(self, bound: set[str], stored: set[str], known: frozenset[str]) -> None:
         self.bound, self.stored, self.known = bound, stored, known
         self.own = bound | stored
@@ -250,7 +242,6 @@ class _Flow:
                 self.block([*node.orelse, *node.finalbody])
 
     def expression(self, node: ast.AST) -> None:
-        """Check the names that an expression reads, and record the names that the expression binds."""
         self._check_use(node)
         if isinstance(node, ast.Name):
             if isinstance(node.ctx, ast.Store):
@@ -297,7 +288,6 @@ class _Flow:
 
 
 def _patterns(node: ast.AST) -> Iterable[str]:
-    """Yield the names that a pattern of a `match` binds."""
     for each in walk(node):
         if isinstance(each, ast.MatchAs | ast.MatchStar) and each.name:
             yield each.name

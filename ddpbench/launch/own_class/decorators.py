@@ -38,14 +38,13 @@ def _keeps(decorator: ast.expr, script: Script) -> bool:
 
 
 def _returned(function: FunctionNode) -> FunctionNode | None:
-    """Return the inner function that a function returns; None if it may return anything else."""
     inner = {each.name: each for each in function.body if isinstance(each, ast.FunctionDef)}
     found = [each.value for each in here(function.body) if isinstance(each, ast.Return)]
     return inner.get(last_name(found[0])) if len(found) == 1 and isinstance(found[0], ast.Name) else None
 
 
 def _passes_on(decorator: FunctionNode) -> bool:
-    """Return whether a decorator returns its function, or a wrapper that calls it once with the same arguments."""
+    """Return whether a decorator returns its function, or calls it once with the same arguments."""
     if len(decorator.args.args) != 1:
         return False
     name = decorator.args.args[0].arg

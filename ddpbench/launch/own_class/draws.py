@@ -94,7 +94,6 @@ def _is_another(node: ast.AST, script: Script, seen: frozenset[str], depth: int)
 
 
 def _run_by(function: FunctionNode | None, own: ast.ClassDef | None) -> Iterator[ast.AST]:
-    """Yield the statements that run when a function or a class is called."""
     if function is not None:
         yield from function.body
     for each in own.body if own is not None else ():
@@ -109,7 +108,6 @@ def _run_by(function: FunctionNode | None, own: ast.ClassDef | None) -> Iterator
 
 
 def _keeps(own: ast.ClassDef) -> bool:
-    """Return whether a method of a class, other than its constructor, sets attributes of its object."""
     for each in own.body:
         if not isinstance(each, ast.FunctionDef) or each.name in ("__init__", "__new__", "__post_init__"):
             continue

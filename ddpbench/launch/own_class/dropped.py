@@ -205,7 +205,6 @@ class Leavings:
         self.dropped += inner.found
 
     def _at_import(self, body: list[ast.stmt]) -> None:
-        """Collect the settings, loaders and changes to the model from top-level statements, which run at import."""
         inner, before = _Collected(self, self.tracer.top), [*self.settings]
         inner.block([each for each in body if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)])
         self.dropped += [
@@ -233,8 +232,6 @@ class Leavings:
 
 
 class _Collected:
-    """Collects the statements of one function that the generated class leaves out."""
-
     def __init__(self, of: Leavings, scope: Scope) -> None:
         self.of, self.scope = of, scope
         self.found: list[Dropped] = []
@@ -322,7 +319,6 @@ class _Collected:
             self._add(OTHER if group == DONE and isinstance(node, ast.AugAssign) else group, shown)
 
     def _loads(self, loads: list[ast.Call], shown: ast.AST) -> None:
-        """Record the arguments of DataLoader calls that the generated class leaves out."""
         rest = [word for each in loads for word in _rest(each, _LOADED)]
         if not rest:
             return
@@ -336,16 +332,12 @@ class _Collected:
             self._add(DATA, shown, f"{ast.unparse(loads[0].func)}({words})")
 
     def loader(self, call: ast.Call) -> None:
-        """Record the settings in a DataLoader call, and the arguments that the generated class leaves out."""
         for key, value in self._set_by(call):
             self.of.setting(key, value, self.scope, call.lineno)
         self._loads([call], call)
 
     def _is_own_method(self, call: ast.Call) -> bool:
-        """Return whether a call runs a method defined in the script.
-
-        The statements of that method are listed separately.
-        """
+        """Return whether a call runs a method of the script. Its statements are listed separately."""
         if not isinstance(call.func, ast.Attribute):
             return False
         receiver = call.func.value
@@ -389,11 +381,7 @@ class _Collected:
         return next((group for group, fits in groups if fits), OTHER)
 
     def _collects(self, call: ast.Call) -> bool:
-        """Return whether a call is an `append` that the generated class may need.
-
-        The class may need the call if it reads the list. It may also need the call if a part of a model, or an object
-        of one of the script's classes, is appended.
-        """
+        """Return whether the class may need an `append`: it reads the list, or a part of a model is appended."""
         if last_name(call) != "append" or not call.args:
             return False
         if first_name(call.func) in self.of.taken.names:
@@ -415,7 +403,6 @@ class _Collected:
         return any(self.of.tracer.trace(each, self.scope).key in self.of.taken.models for each in objects)
 
     def _sets_part(self, call: ast.Call) -> bool:
-        """Return whether a call switches only a part of a model, such as BatchNorm, to training or evaluation."""
         if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("train", "eval"):
             return False
         of = call.func.value
@@ -428,10 +415,7 @@ class _Collected:
         )
 
     def _schedules(self, calls: Iterable[ast.Call]) -> str | None:
-        """Return `SCHEDULE` if a call makes or advances a learning-rate scheduler; None if no call does.
-
-        The result is `DONE` if the generated class makes the same call.
-        """
+        """Return `SCHEDULE` for a learning-rate scheduler, or `DONE` if the class makes the same call; else None."""
         for call in calls:
             made = last_name(call)
             if isinstance(call.func, ast.Attribute) and made in ("step", "get_last_lr"):
@@ -446,7 +430,6 @@ class _Collected:
         return None
 
     def _settings(self, node: ast.stmt) -> None:
-        """Record the settings in a statement's calls. Statements nested in it are not examined."""
         heads: list[ast.AST] = [node]
         if isinstance(node, ast.If | ast.While):
             heads = [node.test]
@@ -461,10 +444,7 @@ class _Collected:
                 self.of.setting(key, value, self.scope, call.lineno)
 
     def _set_by(self, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
-        """Yield the settings of an experiment that a call corresponds to, with their values.
-
-        Arguments that an experiment cannot set are recorded as left out.
-        """
+        """Yield the settings that a call corresponds to, and record arguments that no experiment can set."""
         name, words = last_name(call), self._words(call)
         if _WRAPPERS.get(name) == "ddp":
             for word in words:
@@ -503,10 +483,7 @@ class _Collected:
 
 
 def _is_taken(value: ast.expr, places: Set[int]) -> bool:
-    """Return whether the generated class contains a value.
-
-    A tuple also counts as contained if all of its elements that are not constants are contained.
-    """
+    """Return whether the class contains a value, or a tuple's elements other than constants."""
     if place_of_node(value) in places:
         return True
     made = [each for each in getattr(value, "elts", ()) if not isinstance(each, ast.Constant)]
@@ -514,7 +491,7 @@ def _is_taken(value: ast.expr, places: Set[int]) -> bool:
 
 
 def _by_text(text: str) -> str:
-    """Return the group of a left-out statement, judged by words in it such as `environ`; empty if unknown."""
+    """Return the group of a left-out statement by words in it such as `environ`; empty if unknown."""
     groups = (
         (SCHEDULE, "['lr']" in text),
         (SYNC, "require_backward_grad_sync" in text),
@@ -525,12 +502,10 @@ def _by_text(text: str) -> str:
 
 
 def _rest(call: ast.Call, known: Iterable[str]) -> list[ast.keyword]:
-    """Return the keyword arguments of a call whose names are not in `known`."""
     return [each for each in call.keywords if (each.arg or "") not in known]
 
 
 def _reached(script: Script, body: list[ast.stmt], names: set[str]) -> set[str]:
-    """Return the script's functions and classes that `body` or `names` use, directly or indirectly."""
     found: set[str] = set()
     todo = names | set(_named(body))
     while todo:

@@ -259,10 +259,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class _Where:
-    """A function to examine.
-
-    `taint` maps parameters to the part of the training, such as `model`, that is passed to them.
-    """
+    """A function to examine; `taint` maps its parameters to the part of the training passed, such as `model`."""
 
     scope: Scope
     taint: Mapping[str, str]
@@ -271,7 +268,7 @@ class _Where:
 
 
 def _given_by(node: ast.expr) -> Sequence[ast.expr]:
-    """Return the subexpressions from which an expression's value may come, such as both branches of `a if b else c`."""
+    """Return the subexpressions that may give the value, such as both branches of `a if b else c`."""
     match node:
         case ast.Attribute() | ast.Subscript() | ast.Starred() | ast.NamedExpr():
             return [node.value]
@@ -367,15 +364,11 @@ class Effects:
         return [found[place] for place in sorted(found)]
 
     def _is_called(self, scope: Scope) -> bool:
-        """Return whether the generated class calls this function of the script, and thus has its effects."""
         plain = not isinstance(scope.node, ast.Module) and scope.own is None
         return plain and getattr(scope.node, "name", "") in self.made
 
     def _trunk(self) -> dict[int, tuple[Scope, tuple[tuple[int, int], tuple[int, int]]]]:
-        """Return the functions on the call path to the training loop, by node id.
-
-        Each function comes with the start and end of its code that leads to training.
-        """
+        """Return the functions on the call path to the training loop, with the span of code that leads there."""
         loop = self.loop
         entry: dict[int, list[ast.AST]] = {id(loop.scope.node): [loop.stands or loop.node]}
         found = {id(loop.scope.node): loop.scope, id(loop.body_scope.node): loop.body_scope}
@@ -401,14 +394,13 @@ class Effects:
         return {key: (scope, _span_of(scope, entry.get(key, []))) for key, scope in found.items()}
 
     def _stands_in_loop(self, call: ast.Call, called: Scope) -> bool:
-        """Return whether `loop.body` contains the called function's statements instead of this call."""
         loop = self.loop
         if not any(map(is_backward, here(called.node.body))):
             return False
         return call in here(loop.node.body) and call not in here(loop.body)
 
     def _called(self, call: ast.Call, scope: Scope) -> Scope | None:
-        """Return the script's function or method that a call runs, or the `__init__` of a class; None if unknown."""
+        """Return the script's function, method or `__init__` that a call runs; None if unknown."""
         func = call.func
         if isinstance(func, ast.Name):
             found = self._functions.get(func.id) or self._method(func.id, "__init__")
@@ -426,7 +418,6 @@ class Effects:
         return self._method(last_name(made.node), func.attr) if isinstance(made.node, ast.Call) else None
 
     def _instance(self, func: ast.expr, scope: Scope) -> Scope | None:
-        """Return the `__call__` method that a call of an object runs; None if its class is not in the script."""
         made = self.tracer.trace(func, scope).node
         return self._method(last_name(made), "__call__") if isinstance(made, ast.Call) else None
 
@@ -464,7 +455,6 @@ class Effects:
                     yield Effect(node, part, call)
 
     def _set(self, target: ast.expr, node: ast.stmt, where: _Where) -> str:
-        """Return the part of the training, such as `model`, that an assignment changes; empty if it changes none."""
         if where.helper and self._is_global(target, where):
             return "step"
         if isinstance(target, ast.Name):
@@ -485,7 +475,6 @@ class Effects:
         )  # before the training, this sets the initial state, which the class has
 
     def _is_global(self, target: ast.expr, where: _Where) -> bool:
-        """Return whether an assignment in a function changes a module-level variable that the generated class reads."""
         name = first_name(target)
         node, own = where.scope.node, where.scope.own
         if isinstance(target, ast.Name):
@@ -499,17 +488,13 @@ class Effects:
         return name in self.reads & self.tracer.script.importable - local
 
     def _of_class(self, node: ast.expr) -> str:
-        """Return `model` if an expression is the name of a model class of the script, `dataset` if of a dataset class.
-
-        Otherwise return an empty text.
-        """
+        """Return `model` or `dataset` for such a class of the script, else an empty text."""
         for part, roots in (("model", MODULES), ("dataset", DATASETS)):
             if isinstance(node, ast.Name) and self.tracer.script.derives(node.id, roots):
                 return part
         return ""
 
     def _made_anew(self, target: ast.expr, node: ast.stmt, where: _Where) -> str:
-        """Return `optimizer` if an assignment wraps an optimizer and keeps its name; else an empty string."""
         key = key_of(target)
         if not key or not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Call):
             return ""
@@ -522,13 +507,12 @@ class Effects:
         return "" if known or made or self._part(target, where) != "optimizer" else "optimizer"
 
     def _source(self, target: ast.expr, where: _Where) -> str:
-        """Return the source text of a target, followed by the source text of each value bound to its name."""
         name = first_name(target)
         bound = self.tracer.bindings(where.scope).get(name, [])
         return ast.unparse(target) + " ".join(ast.unparse(each.value) for each in bound)
 
     def _does(self, call: ast.Call, where: _Where) -> str:
-        """Return the part of the training, such as `model`, that a call changes; empty if it surely changes none."""
+        """Return the part of the training, such as `model`, that a call changes; empty if surely none."""
         func, name = call.func, last_name(call)
         called = self._called(call, where.scope)
         taint: dict[str, str] = {}
@@ -557,7 +541,6 @@ class Effects:
         return self._part(given[0], where)
 
     def _elsewhere(self, call: ast.Call, scope: Scope) -> str:
-        """Return `step` if a function or method outside the script may change what the generated class reads."""
         func, own = call.func, scope.own
         if (
             isinstance(func, ast.Attribute)
@@ -579,7 +562,6 @@ class Effects:
 
     @cached_property
     def _attributes(self) -> set[str]:
-        """The attributes of `self` that functions on the call path to the training loop read."""
         return {
             each.attr
             for scope, _ in self.trunk.values()
@@ -588,7 +570,6 @@ class Effects:
         }
 
     def _set_in(self, own: ast.ClassDef) -> set[str]:
-        """Return the attributes that methods of a class set, as `self.x`."""
         nodes = (node for each in self.tracer.script.lineage(own) for node in walk(each))
         return {
             key_of(each)
@@ -597,10 +578,7 @@ class Effects:
         }
 
     def _may_change(self, call: ast.Call, name: str, where: _Where) -> bool:
-        """Return whether an unknown function may change a model.
-
-        It may if it gets an object that contains a model, or if it is called as an item of a loop, like a callback.
-        """
+        """Return whether an unknown function may change a model: it gets a model, or is called like a callback."""
         func, arguments = call.func, arguments_of(call)
         bound = self.tracer.bindings(where.scope).get(name, []) if isinstance(func, ast.Name) else []
         if not arguments:
@@ -611,7 +589,6 @@ class Effects:
         return not self._is_known(words) and any(self._holds(each, where) for each in arguments)
 
     def _holds(self, node: ast.expr, where: _Where) -> bool:
-        """Return whether a value is the object that trains, or an object constructed with a model or an optimizer."""
         own = where.scope.own
         if isinstance(node, ast.Name) and node.id == "self" and own is not None:
             return any(scope.own is own for scope, _ in self.trunk.values())
@@ -624,10 +601,9 @@ class Effects:
     def _by_receiver(
         self, call: ast.Call, of: ast.expr, receiver: str, where: _Where, *, own: bool
     ) -> str | None:
-        """Return the part of the training, such as `model`, that a method call changes, judged by the method's name.
+        """Return the part that a method call changes, by the method's name; None if the name does not decide.
 
-        The result is empty if the call changes none, and None if the name alone does not decide it. `own` is True if
-        the script defines the method, so that its statements show what changes.
+        `own` is True if the script defines the method, so that its statements show what changes.
         """
         name = last_name(call)
         if receiver == LOCAL:
@@ -645,7 +621,7 @@ class Effects:
         return receiver if changes else None
 
     def _ends_training(self, call: ast.Call, of: ast.expr, where: _Where) -> bool:
-        """Return whether a call puts a part of the model into evaluation mode and leaves it there during training."""
+        """Return whether a call leaves a part of the model in evaluation mode during training."""
         if not evaluates(call):
             return False
         whole = of.value if isinstance(of, ast.Attribute) and of.attr == "module" else of
@@ -663,7 +639,6 @@ class Effects:
         return not again or not (late or max(again) > call.lineno)
 
     def _inside(self, called: Scope, taint: dict[str, str]) -> str:
-        """Return the part of the training, such as `model`, that a function's statements change; empty if none."""
         key = (id(called.node), frozenset(taint))
         if key in self._busy or len(self._busy) > _DEEPEST:
             return ""
@@ -712,7 +687,6 @@ class Effects:
         return any(word in name.lower() for word in _WORDS) and not name.endswith("_")
 
     def _of_library(self, node: ast.expr, where: _Where) -> bool:
-        """Return whether an object may belong to a library, such as a logger, because it is not used in training."""
         return self._part(node, where, whole=False) == ""
 
     def _is_loaded(self, node: ast.expr, where: _Where) -> bool:
@@ -723,7 +697,7 @@ class Effects:
         )
 
     def _part(self, node: ast.expr, where: _Where, depth: int = 0, *, whole: bool = True) -> str:
-        """Return the part of the training, such as `model`, that an expression is or belongs to; empty if none.
+        """Return the part of the training that an expression belongs to; empty if none.
 
         If `whole` is False, objects that a step only reads do not count.
         """
@@ -745,10 +719,7 @@ class Effects:
         return next(filter(None, parts), "")
 
     def _by_origin(self, node: ast.expr, where: _Where, depth: int, *, whole: bool) -> str | None:
-        """Return the part of the training, such as `model`, that a name, attribute or call refers to; empty if none.
-
-        The result is None if the components of the expression must be examined.
-        """
+        """Return the part that an expression refers to; None if its components must be examined."""
         if isinstance(node, ast.Name) and node.id in where.taint:
             return where.taint[node.id]
         if not isinstance(node, ast.Name | ast.Attribute | ast.Call):
@@ -768,7 +739,6 @@ class Effects:
         return self._part(origin.node, replace(where, scope=origin.scope), depth + 1, whole=whole)
 
     def _named(self, name: str, line: int, where: _Where, depth: int, whole: bool) -> str:
-        """Return the part of the training, such as `model`, that a name may refer to at a line; empty if none."""
         key = (id(where.scope.node), name)
         if key in self._seen:
             return ""
@@ -815,10 +785,7 @@ class Effects:
         return self._part(value, where, depth + 1, whole=whole)
 
     def _key(self, items: ast.expr, where: _Where, depth: int, whole: bool) -> str:
-        """Return the part of the training to which the keys of a dictionary belong, such as `model` for parameters.
-
-        The result is empty if the keys belong to no part.
-        """
+        """Return the part to which a dictionary's keys belong, such as `model` for parameters; empty if none."""
         of = (
             items.func.value
             if isinstance(items, ast.Call) and isinstance(items.func, ast.Attribute)
@@ -875,7 +842,6 @@ _TYPES = ("float64", "double", "float16", "half", "bfloat16", "complex64", "comp
 
 
 def _casts(call: ast.Call, part: str) -> bool:
-    """Return whether a call converts a model to a type other than float32."""
     if part != "model":
         return False
     name = last_name(call)
@@ -890,7 +856,7 @@ def _backward_of(loop: TrainingLoop) -> tuple[int, int]:
 
 
 def _span_of(scope: Scope, entries: list[ast.AST]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return where the code that contains `entries` starts and ends, as (line, column)."""
+    """Return start and end, as (line, column), of the code that contains `entries`."""
     found = [each for each in _flat(scope.node.body) if any(inner in entries for inner in walk(each))]
     if not found:
         return _NOWHERE, _NOWHERE
@@ -899,7 +865,7 @@ def _span_of(scope: Scope, entries: list[ast.AST]) -> tuple[tuple[int, int], tup
 
 
 def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield all statements in order. A block that is not a loop is replaced by the statements in it."""
+    """Yield the statements in order; those inside `if`, `with` and `try` take the block's place."""
     for each in body:
         if isinstance(each, ast.If | ast.With | ast.AsyncWith | ast.Try):
             for name in ("body", "handlers", "orelse", "finalbody"):
@@ -910,7 +876,7 @@ def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _statements(body: list[ast.stmt], tests: Tests) -> Iterator[tuple[ast.stmt, list[ast.AST], Tests]]:
-    """Yield each statement, its expressions outside of nested statements, and the conditions under which it runs."""
+    """Yield each statement, its expressions outside nested statements, and its conditions."""
     for each in body:
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
@@ -956,7 +922,6 @@ def causes_of(node: ast.AST, script: Script, depth: int = 0) -> Iterator[ast.stm
 
 
 def _called_by(call: ast.Call, script: Script) -> list[FunctionNode]:
-    """Return the functions of the script that a call may run, by the last part of the called name."""
     name = last_name(call)
     if isinstance(call.func, ast.Name):
         return [script.functions[name]] if name in script.functions else []
@@ -964,7 +929,6 @@ def _called_by(call: ast.Call, script: Script) -> list[FunctionNode]:
 
 
 def _is_outer(target: ast.expr, outer: set[str]) -> bool:
-    """Return whether an assignment sets an attribute, an entry, or one of the names in `outer`."""
     return (
         target.id in outer
         if isinstance(target, ast.Name)

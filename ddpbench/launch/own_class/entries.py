@@ -17,8 +17,6 @@ _PLAIN = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.Tuple, ast.operator, ast.una
 
 @dataclass(frozen=True)
 class _Use:
-    """A use of a dictionary's name in the script."""
-
     node: ast.Name
     parent: ast.AST
     outer: ast.AST | None
@@ -68,7 +66,7 @@ def is_told_apart(
 
 
 def _is_seen(use: _Use, made: ast.expr, key: object, *, nested: bool) -> bool:
-    """Return whether a use that is not an argument only reads the dictionary, or sets an entry with a constant key."""
+    """Return whether a use only reads the dictionary, or sets an entry with a constant key."""
     parent, outer = use.parent, use.outer
     if not isinstance(use.node.ctx, ast.Load):
         return isinstance(parent, ast.Assign) and parent.value is made
@@ -94,10 +92,7 @@ def _is_read_or_set(node: ast.Subscript, above: ast.AST | None, *, direct: bool)
 
 
 def _given(script: Script, use: _Use) -> list[tuple[str, ast.AST]] | None:
-    """Return the parameter to which a call passes a dictionary, as a list of one pair (parameter, function).
-
-    The list is empty if the call only reads the dictionary. The result is None if the function or parameter is unknown.
-    """
+    """Return (parameter, function) to which a call passes a dictionary; empty if it only reads, None if unknown."""
     node, parent, outer = use.node, use.parent, use.outer
     if isinstance(parent, ast.keyword) and parent.arg is None:  # `f(**given)` makes a new dictionary
         return [] if last_name(outer or parent) != "dict" else None

@@ -70,10 +70,7 @@ def read_by(body: list[ast.stmt], bound: Collection[str], of: Mapping[str, str])
 
 
 def _bindings(script: Script, ends: Collection[ast.stmt]) -> Iterator[tuple[list[str], ast.AST]]:
-    """Yield the names that each top-level statement binds, with the node that they depend on.
-
-    Statements below `if __name__ == "__main__":` are left out.
-    """
+    """Yield the names that top-level statements bind, outside the guard, with the node that they depend on."""
     todo: list[ast.stmt] = [
         each for each in script.tree.body if each not in ends and each is not script.guard
     ]
@@ -98,7 +95,6 @@ def _bindings(script: Script, ends: Collection[ast.stmt]) -> Iterator[tuple[list
 
 
 def _reads(node: ast.AST, variables: Variables) -> Iterator[str]:
-    """Yield the module-level names whose objects a node uses. Reading a fact such as the device does not count."""
     module = id(variables.script.tree)
     for each in walk(node):
         if not isinstance(each, ast.Name) or not isinstance(each.ctx, ast.Load):
@@ -108,7 +104,6 @@ def _reads(node: ast.AST, variables: Variables) -> Iterator[str]:
 
 
 def _is_used(name: ast.Name, variables: Variables) -> bool:
-    """Return whether a name's object itself is used, and not only facts about it such as its shape or device."""
     inside: ast.AST = name
     for outer in variables.around(name):
         if isinstance(outer, ast.stmt):

@@ -93,7 +93,7 @@ def consumed(value: ast.expr | None) -> bool:
 
 
 def _parts_of(node: ast.AST) -> list[ast.expr] | None:
-    """Return the subexpressions that decide whether a value is immutable; None if the node's type is not handled."""
+    """Return the subexpressions that decide whether a value is immutable; None for other nodes."""
     match node:
         case ast.Constant() | ast.JoinedStr() | ast.Compare() | ast.Lambda():
             return []

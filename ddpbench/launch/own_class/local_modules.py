@@ -65,7 +65,7 @@ class LocalModules:
 
     @cached_property
     def _names(self) -> dict[str, tuple[str, str]]:
-        """For each name that an import binds, the module, and the name in the module (empty for the module itself)."""
+        """For each imported name, its module and its name there (empty for the module itself)."""
         found: dict[str, tuple[str, str]] = {}
         for node in walk(self.script.tree):
             if isinstance(node, ast.Import):
@@ -133,7 +133,6 @@ class LocalModules:
         )
 
     def _outer_bases(self, own: ast.ClassDef) -> list[ast.expr]:
-        """Return a class's base classes outside the script, including those of its base classes in the script."""
         return [
             base
             for each in self.script.lineage(own)
@@ -177,7 +176,7 @@ def changes_module(found: LocalFunction, depth: int = 0) -> bool:
 
 
 def _changed(function: FunctionNode) -> Iterator[ast.expr]:
-    """Yield the expressions that a function assigns to, and the objects on which it calls methods that change them."""
+    """Yield the expressions that a function assigns to, and the objects whose methods change them."""
     for each in walk(function):
         if isinstance(each, ast.Name | ast.Attribute | ast.Subscript) and not isinstance(each.ctx, ast.Load):
             yield each

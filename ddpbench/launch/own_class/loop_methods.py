@@ -66,7 +66,6 @@ class LoopMethods(Reading):
         return self._method("loss", ("model", "batch"), renderer, self._opened(made))
 
     def _ends_training(self, statement: ast.stmt) -> bool:
-        """Return whether a statement puts a part of the model into evaluation mode, such as `model.body.eval()`."""
         call = statement.value if isinstance(statement, ast.Expr) else None
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not evaluates(call):
             return False
@@ -131,9 +130,9 @@ class LoopMethods(Reading):
         return self._method("step", ("model", "batch", "optimizer"), renderer, self._opened(made))
 
     def _note_count(self, loop: TrainingLoop) -> None:
-        """Record that the script numbers the batches of each epoch from 0, but the generated class counts on.
+        """Record that the script numbers each epoch's batches from 0, while the class counts on.
 
-        Nothing is recorded if the step only uses remainders of the number, such as `i % 10`.
+        Not if the step only uses remainders of the number, such as `i % 10`.
         """
         counts = self._counts(loop)
         nodes = [each for part in self.body for each in walk(part)]
@@ -151,7 +150,6 @@ class LoopMethods(Reading):
             )
 
     def _note_reads(self, loop: TrainingLoop, kept: list[ast.stmt] | list[ast.AST]) -> None:
-        """Record which of the script's objects the `kept` statements read, and which names they both bind and read."""
         nodes = [each for node in kept for each in walk(node)]
         bound = {e.id for e in nodes if isinstance(e, ast.Name) and isinstance(e.ctx, ast.Store)}
         bound |= set(self._targets())
@@ -171,7 +169,7 @@ class LoopMethods(Reading):
         needed: set[str],
         effects: Callable[[ast.stmt], bool],
     ) -> set[str]:
-        """Return the names that are bound before the loop and carry a value from one batch to the next."""
+        """Return the names bound before the loop that carry a value from batch to batch."""
         passed = carried(statements, needed, effects)
         found = set(beginnings(self.tracer, self.variables, loop, passed))
         roles = {**self._model_roles(""), **self._optimizer_roles(), **dict(self.batch.parts)}
@@ -181,10 +179,7 @@ class LoopMethods(Reading):
     def _set_at_first(
         self, loop: TrainingLoop, statements: list[ast.stmt], needed: set[str], states: set[str]
     ) -> set[str]:
-        """Return the names that some batches set and other batches read.
-
-        The names are set under a condition that reads a name in `states` or the number of the batch.
-        """
+        """Return the names that some batches set and others read, if `states` or the batch's number decides."""
         decides = states | self._counts(loop)
         set_by = {
             each.id
@@ -197,7 +192,6 @@ class LoopMethods(Reading):
         return set_by & carried(statements, needed | states, is_effect) - set(self._targets())
 
     def _begin(self, loop: TrainingLoop, renderer: Renderer, states: set[str]) -> None:
-        """Make the generated class's constructor set the names in `states` to their values before the first batch."""
         before = beginnings(self.tracer, self.variables, loop, states)
         for name in sorted(states):
             found = before.get(name)
@@ -262,7 +256,6 @@ class LoopMethods(Reading):
         )
 
     def _device(self) -> ast.expr:
-        """Return an expression for the device of a step's tensors, such as `x.device`."""
         for name in self._targets()[:1]:
             return ast.parse(f"{name}.device", mode="eval").body
         path = "next(model.parameters()).device"
@@ -270,7 +263,6 @@ class LoopMethods(Reading):
         return ast.parse(path if len(self.models) < 2 else path.replace("model", first, 1), mode="eval").body
 
     def _opened(self, made: list[ast.stmt]) -> list[ast.stmt]:
-        """Return a method's statements, after statements that unpack its batch, models and optimizers if needed."""
         whole = {id(e.value) for each in made for e in walk(each) if isinstance(e, ast.Starred)}
         used = {e.id for each in made for e in walk(each) if isinstance(e, ast.Name) and id(e) not in whole}
         opened: list[str] = []
@@ -294,7 +286,7 @@ class LoopMethods(Reading):
         return {first.id} if isinstance(first, ast.Name) else set()
 
     def _tell_left_out(self, loop: TrainingLoop, kept: Sequence[ast.stmt] = ()) -> None:
-        """Record the loop's calls with its model or optimizer that are missing in the generated `loss` or `step`."""
+        """Record the loop's calls of its model or optimizer that `loss` or `step` lacks."""
         roles = {**self._model_roles("model"), **self._optimizer_roles()}
         has = {place_of_node(each) for each in here(list(kept)) if isinstance(each, ast.stmt)}
         where = "add it to step()" if kept else "write step() instead"
@@ -315,7 +307,6 @@ class LoopMethods(Reading):
 
 
 def _returns_loss(loop: TrainingLoop) -> bool:
-    """Return whether a function, not a method, is called for each batch and returns single values only."""
     function = loop.body_scope.node
     if isinstance(function, ast.Module) or loop.body_scope.own is not None:
         return False
@@ -327,7 +318,7 @@ def _returns_loss(loop: TrainingLoop) -> bool:
 
 
 class _Ending(ast.NodeTransformer):
-    """Guards each `step()` of a `OneCycleLR`, because a call after the scheduler's last step would raise an error."""
+    """Guards each `step()` of a `OneCycleLR`, which raises an error after its last step."""
 
     def __init__(self, scope: Scope, tracer: Tracer) -> None:
         self.scope, self.tracer = scope, tracer
@@ -349,7 +340,6 @@ class _Ending(ast.NodeTransformer):
 
 
 def _made_in_pieces(statements: list[ast.stmt], loss: str) -> bool:
-    """Return whether the step has a `for` loop that computes a loss and calls `backward` in each iteration."""
     return any(
         isinstance(each, ast.For)
         and any(map(is_backward, here(each.body)))
@@ -361,7 +351,6 @@ def _made_in_pieces(statements: list[ast.stmt], loss: str) -> bool:
 
 
 def _loss_name(statements: list[ast.stmt]) -> str:
-    """Return the name of the variable that has the loss in a step's statements; empty if there is none."""
     own = _lost(here(statements))
     if own:
         return own
@@ -392,7 +381,6 @@ def _lost(nodes: Iterable[ast.AST]) -> str:
 
 
 def _counted(body: list[ast.stmt]) -> set[str]:
-    """Return the names that statements increment without having assigned them before."""
     begun: set[str] = set()
     counted: set[str] = set()
     for each in here(body):

@@ -98,7 +98,7 @@ def follow_training(tracer: Tracer, loop: TrainingLoop) -> None:
 
 
 def _is_evaluating(call: ast.Call, caller: Scope) -> bool:
-    """Return whether a call is made without gradients, or after a call of `eval()` with no `train()` in between."""
+    """Return whether a call is made without gradients, or after `eval()` with no `train()` in between."""
     modes = [
         each
         for each in here(caller.node.body)
@@ -119,10 +119,7 @@ def _is_quiet(call: ast.Call, caller: Scope) -> bool:
 
 
 def _is_of(tracer: Tracer, call: ast.Call, caller: Scope, called: Scope) -> bool:
-    """Return whether a call runs the function or method `called`.
-
-    For a method, the class of the object decides this.
-    """
+    """Return whether a call runs `called`; for a method, the object's class decides."""
     name = getattr(called.node, "name", "")
     if called.own is None or id(called.node) in tracer.enclosing or name == "__init__":
         return True
@@ -133,7 +130,7 @@ def _is_of(tracer: Tracer, call: ast.Call, caller: Scope, called: Scope) -> bool
 
 
 def _excludes(scope: Scope, one: ast.Call, other: ast.Call) -> bool:
-    """Return whether two calls are in opposite branches of an `if`, so that a run makes only one of them."""
+    """Return whether the calls are in opposite branches of an `if`, so that a run makes only one."""
     for each in here(scope.node.body):
         if isinstance(each, ast.If):
             taken, rest = list(here(each.body)), list(here(each.orelse))
@@ -143,7 +140,6 @@ def _excludes(scope: Scope, one: ast.Call, other: ast.Call) -> bool:
 
 
 def _trains_by(tracer: Tracer, loop: TrainingLoop, called: Scope, call: ast.Call, caller: Scope) -> bool:
-    """Return whether this call of a function leads to a backward pass. Calls that only evaluate do not."""
     if tracer.is_untaken(_tests_of(caller, call), caller):
         return False
     if _is_quiet(call, caller):
@@ -159,7 +155,6 @@ def _trains_by(tracer: Tracer, loop: TrainingLoop, called: Scope, call: ast.Call
 
 
 def _tests_of(scope: Scope, call: ast.Call) -> Tests:
-    """Return the conditions around a call, each with the outcome (True or False) that leads to the call."""
     for statement, tests, _ in simple_statements(scope.node.body):
         if call in walk(statement):
             return tests
@@ -251,10 +246,7 @@ def _trains(tracer: Tracer, loop: ast.For | ast.AsyncFor | ast.While, scope: Sco
 
 
 def _inlined(body: list[ast.stmt], call: ast.Call, function: FunctionNode) -> list[ast.stmt] | None:
-    """Return a loop's statements with the call of a function replaced by the function's statements.
-
-    Return None if the call does not get the loss, or if the function's statements cannot replace the call.
-    """
+    """Replace a call by its function's statements; None if impossible, or if it does not get the loss."""
     names = parameters_of(function)
     names = names[1:] if names[:1] == ["self"] else names
     given = dict(zip(names, call.args, strict=False)) | {e.arg: e.value for e in call.keywords if e.arg}
@@ -291,10 +283,9 @@ def _inlined(body: list[ast.stmt], call: ast.Call, function: FunctionNode) -> li
 
 
 def _without_nonlocal(body: list[ast.stmt], nested: list[ast.stmt]) -> list[ast.stmt] | None:
-    """Return a loop's statements, with the call of a nested function replaced by the function's statements.
+    """Replace the call of a nested function that calls `backward` and uses `nonlocal` by its statements.
 
-    The function calls `backward` and sets outer variables by `nonlocal`. Return None unless there is exactly one
-    function of this kind, with exactly one call, and the function's statements can replace the call.
+    None unless there is exactly one such function, with one call, which can be replaced.
     """
     steps = [
         each
@@ -331,10 +322,9 @@ def _without_nonlocal(body: list[ast.stmt], nested: list[ast.stmt]) -> list[ast.
 def _statements_of(
     function: ast.FunctionDef, call: ast.Call, others: list[ast.stmt]
 ) -> tuple[list[ast.stmt], ast.expr | None] | None:
-    """Return what a call of a function does, as (statements, returned expression).
+    """Return the (statements, returned expression) that stand for a call.
 
-    Return None if that is not possible: an argument does not fit, the function has a decorator, it returns before its
-    last statement, or it assigns a name that the statements `others` use.
+    None if an argument does not fit, or the function has a decorator, an early return, or a name of `others`.
     """
     names = parameters_of(function)
     given = dict(zip(names, call.args, strict=False)) | {e.arg: e.value for e in call.keywords if e.arg}
@@ -367,8 +357,6 @@ def _is_path(node: ast.expr) -> bool:
 
 
 class _Renamed(ast.NodeTransformer):
-    """Replaces a function's parameters with the arguments of a call."""
-
     def __init__(self, given: dict[str, ast.expr]) -> None:
         self.given = given
 
@@ -377,7 +365,6 @@ class _Renamed(ast.NodeTransformer):
 
 
 def _nested(scope: Scope, body: list[ast.stmt]) -> list[ast.stmt]:
-    """Return the nested functions that these statements call, directly or indirectly."""
     if isinstance(scope.node, ast.Module):
         return []
     known = {each.name: each for each in here(scope.node.body) if isinstance(each, ast.FunctionDef)}

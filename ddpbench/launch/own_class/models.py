@@ -58,10 +58,9 @@ def models_of(
 
 
 def _whole(tracer: Tracer, node: ast.expr, scope: Scope, called: list[Origin]) -> tuple[ast.expr, Origin]:
-    """Return the module that contains `node`, such as `model` if `node` is `model.head`, as (expression, origin).
+    """Return the module around `node`, such as `model` for `model.head`, as (expression, origin).
 
-    The result is `node` itself if no module contains it. It is also `node` itself if the loop calls `node` directly,
-    for example a GAN's generator.
+    Return `node` itself if nothing contains it, or if the loop calls it directly, as a GAN's generator.
     """
     part = tracer.trace(node, scope)
     holder = node.value if isinstance(node, ast.Attribute) else None
@@ -77,7 +76,7 @@ def _add(found: dict[str, Origin], node: ast.expr, origin: Origin) -> None:
 
 
 def _receivers(tracer: Tracer, node: ast.expr, scope: Scope, depth: int) -> list[tuple[ast.expr, Scope]]:
-    """Return the modules whose parameters an expression uses, directly or through other names, each with its scope."""
+    """Return the modules whose parameters an expression uses, also through other names, with scopes."""
     found: list[tuple[ast.expr, Scope]] = []
     for each in walk(node):
         if isinstance(each, ast.Attribute) and each.attr in ("parameters", "named_parameters"):
@@ -137,10 +136,7 @@ def settings_of(tracer: Tracer, module: Origin) -> dict[str, list[ast.AST]]:
 
 
 def _setting(node: ast.AST) -> tuple[str, ast.expr | None]:
-    """Return the method that a node calls to set a module's mode or to freeze it, such as `eval`, and the module.
-
-    The module is None if the node does neither.
-    """
+    """Return the method that sets a module's mode or freezes it, such as `eval`, and the module, or None."""
     if isinstance(node, ast.For) and last_name(node.iter) == "parameters" and isinstance(node.iter, ast.Call):
         frozen = any(_freezes(each) for each in here(node.body))
         return "requires_grad_", getattr(node.iter.func, "value", None) if frozen else None
@@ -152,7 +148,6 @@ def _setting(node: ast.AST) -> tuple[str, ast.expr | None]:
 
 
 def _freezes(node: ast.AST) -> bool:
-    """Return whether a statement or call turns off gradients of a parameter or module."""
     if isinstance(node, ast.Assign):
         return ast.unparse(node.value) == "False" and last_name(node.targets[0]) == "requires_grad"
     return isinstance(node, ast.Call) and ast.unparse(node).endswith(".requires_grad_(False)")

@@ -57,12 +57,10 @@ class ModuleNames(Unchanged):
         return found
 
     def _is_plain(self, variable: ScopeVariable) -> bool:
-        """Return whether a variable's value is immutable or a random number generator."""
         value = self._value_of(variable)
         return value is not None and (self.values.is_immutable(value) or is_generator(value))
 
     def _reads_of(self, variable: ScopeVariable, within: set[int]) -> list[ast.AST]:
-        """Return the nodes of the script that read a variable and that the generated class also contains."""
         uses = [each for each in self.variables.uses.get(variable, ()) if isinstance(each.ctx, ast.Load)]
         return [each for each in uses if id(each) in within or place_of_node(each) in self.places]
 
@@ -79,8 +77,7 @@ class ModuleNames(Unchanged):
     ) -> Iterator[ast.stmt]:
         """Yield the statements that execute one of `sites` after the import and before the last of `reads`.
 
-        Statements of a step are left out if the generated class has them too. Statements in `rebound` are not left out,
-        because the class has an attribute in place of the name that they assign.
+        A step's statements in the class are left out unless in `rebound`: there, the class has an attribute instead.
         """
         for site in sites:
             for each in self._called_from(site, 0):
@@ -96,7 +93,6 @@ class ModuleNames(Unchanged):
                 yield statement
 
     def _is_imported(self, node: ast.AST) -> bool:
-        """Return whether a statement runs when the script is imported."""
         way = [node, *self.variables.around(node)]
         inside = any(
             isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) for each in way[1:]
@@ -104,7 +100,7 @@ class ModuleNames(Unchanged):
         return not inside and not any(each is self.script.guard or each in self.ends for each in way)
 
     def _patched(self, name: str, nodes: list[ast.AST]) -> Iterator[ast.AST]:
-        """Yield nodes that set attributes or entries of the imported module `name` that the generated class reads."""
+        """Yield nodes that set attributes or entries that the class reads of the imported module `name`."""
         imports = self.values.imports
         whole = imports[name]
         reads = {path for node in nodes for each in walk(node) if (path := dotted(each, imports)) is not None}
@@ -120,12 +116,11 @@ class ModuleNames(Unchanged):
 
     @cached_property
     def _set(self) -> list[tuple[ast.AST, ast.expr, str]]:
-        """The nodes that set an attribute or entry, with the object and the attribute's name (empty for an entry)."""
+        """The nodes that set an attribute or entry, with the object and the attribute (empty for an entry)."""
         found = ((node, *_set_by(node)) for node in walk(self.script.tree))
         return [(node, owner, attribute) for node, owner, attribute in found if owner is not None]
 
     def _reads_variable(self, node: ast.AST, nodes: list[ast.AST]) -> bool:
-        """Return whether the generated class reads the environment variable that a statement sets."""
         texts = {
             each.value for each in walk(self.variables.statement(node)) if isinstance(each, ast.Constant)
         }
@@ -138,7 +133,7 @@ class ModuleNames(Unchanged):
         )
 
     def _set_on_class(self, name: str) -> Iterator[ast.AST]:
-        """Yield nodes that may set an attribute of the class `name`, such as `type(c).lr = 1` or `cls.lr = 1`."""
+        """Yield nodes that may set a class's attribute, such as `type(c).lr = 1` or `cls.lr = 1`."""
         own = self.script.classes.get(name)
         for node, of, attribute in self._set if own is not None else ():
             if not attribute:
@@ -154,7 +149,6 @@ class ModuleNames(Unchanged):
                 yield node
 
     def _called_again(self, name: str) -> list[ast.AST]:
-        """Return the calls of the function `name` if there are several and it changes a mutable default argument."""
         calls = self.variables.calls.get(name, [])
         function = self.script.functions.get(name)
         if function is None or len(calls) < 2:
@@ -193,10 +187,7 @@ def _is_patch(node: ast.AST) -> bool:
 
 
 def _set_by(node: ast.AST) -> tuple[ast.expr | None, str]:
-    """Return the object on which a node sets an attribute or entry, and the attribute's name (empty for an entry).
-
-    The object is None if the node sets neither.
-    """
+    """Return the object on which a node sets an attribute or entry (or None), and the attribute."""
     match node:
         case ast.Attribute() if not isinstance(node.ctx, ast.Load):
             return node.value, node.attr
@@ -212,7 +203,7 @@ def _set_by(node: ast.AST) -> tuple[ast.expr | None, str]:
 
 
 def _parts_read(nodes: list[ast.AST], name: str) -> list[str | None]:
-    """Return the entries and attributes of `name` that `nodes` read; `[None]` if a node reads the entire object."""
+    """Return the entries and attributes of `name` that are read; `[None]` for the entire object."""
     found: set[str | None] = set()
     for node in nodes:
         held: set[int] = set()

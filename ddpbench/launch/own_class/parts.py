@@ -53,10 +53,7 @@ def parts_of(tracer: Tracer, model: Origin, base: ast.expr, depth: int = 0) -> E
 
 
 def _held(tracer: Tracer, of: Origin, base: ast.expr) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """Yield the components of a module, list or dictionary, each with an expression that reads it from `base`.
-
-    The expression is None if it is unknown.
-    """
+    """Yield a container's components, each with an expression that reads it from `base`, or None if unknown."""
     node = of.node
     if isinstance(node, ast.Dict):
         for key, value in zip(node.keys, node.values, strict=True):
@@ -78,7 +75,7 @@ def _held(tracer: Tracer, of: Origin, base: ast.expr) -> Iterator[tuple[ast.expr
 def _numbered(
     tracer: Tracer, of: Origin, values: list[ast.expr], base: ast.expr
 ) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """Yield these values, each with an expression that reads it by its index, or None if its index is unknown.
+    """Yield values with an expression that reads each by its index, or None if the index is unknown.
 
     The elements of a starred list are also yielded, as in `nn.Sequential(*layers)`.
     """
@@ -108,7 +105,7 @@ def _attribute(base: ast.expr, name: str | None) -> ast.expr | None:
 
 
 def _attributes(tracer: Tracer, call: ast.Call) -> dict[int | str, str]:
-    """Return the attributes in which a class stores its constructor's arguments, by argument position and by name."""
+    """Return the attributes that store a constructor's arguments, by position and by name."""
     own = tracer.script.classes.get(last_name(call))
     made = [e for e in own.body if isinstance(e, ast.FunctionDef) and e.name == "__init__"] if own else []
     found: dict[int | str, str] = {}

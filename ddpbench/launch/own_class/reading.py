@@ -98,7 +98,7 @@ class Reading:
         """The module-level names of the script's model or optimizer, and of what is made from them."""
 
     def _statements(self, loop: TrainingLoop) -> list[ast.stmt]:
-        """Return a step's statements, without branches that the script does not take."""
+        """Return a step's statements without branches that are not taken by default."""
         plain = without_kept_walrus(self.script, loop, settled(loop.body, loop.body_scope, self.tracer))
         return with_methods(plain, loop.body_scope, self.script)
 
@@ -111,7 +111,6 @@ class Reading:
             self.body, self.updates, self.pieces = found.body, whole, found.count
 
     def _open_bundles(self) -> None:
-        """If a function returns an optimizer together with other objects, trace the optimizer into that function."""
         for name, origin in self.updates.all.items():
             inner = self._opened_optimizer(origin)
             if inner is not None:
@@ -136,10 +135,7 @@ class Reading:
         return inner if made and inner is not None and inner.node is not call else None
 
     def _returned_with(self, model: Origin) -> Origin:
-        """Return the model's origin.
-
-        If a known call returns the model, the origin is the call, with the path to the model in the call's result.
-        """
+        """Return the model's origin, or the call that returns the model with the path in its result."""
         call, caller = model.scope.call, model.scope.caller
         function = model.scope.node
         if call is None or caller is None or isinstance(function, ast.Module):
@@ -169,11 +165,7 @@ class Reading:
         return {name: self._returned_with(each) for name, each in found.items()}
 
     def _wholes(self, found: dict[str, Origin]) -> dict[str, Origin]:
-        """Return the modules that are not contained in other modules of `found`.
-
-        If the loop calls a module that contains all modules of `found`, and calls none of these directly, return only
-        the containing module.
-        """
+        """Return the modules that no other module contains; only the outer one if the loop calls no other."""
         assert self.loop is not None
         scope = self.loop.body_scope
         called: dict[tuple[int, Path], tuple[str, Origin]] = {}
@@ -194,10 +186,7 @@ class Reading:
         return {name: each for name, each in found.items() if each.key not in within} or found
 
     def _parts(self, roles: dict[tuple[int, Path], ast.expr]) -> EntryValues:
-        """Return the parts of the models that have separate names in the script (see `parts_of`).
-
-        `roles` has the expressions for the models.
-        """
+        """Return the models' parts that have separate names (`parts_of`); `roles` has the models' expressions."""
         found: EntryValues = {}
         for origin in self.models.values():
             for key, place in parts_of(self.tracer, origin, roles[origin.key]).items():
@@ -211,14 +200,14 @@ class Reading:
         *,
         often: bool = False,
     ) -> Renderer:
-        """Return a renderer for a method. `often` is True if the method runs for each batch or each model."""
         return Renderer(self.tracer, roles, parts or {}, often=often, once=self.once, keeper=self.keeper)
 
     def _rendered(self, renderer: Renderer, origin: Origin, name: str, part: str = "") -> ast.expr:
         """Return an expression for a value in the generated class.
 
-        A value that may differ when computed again becomes an attribute of `self` in two cases: the method runs often,
-        or several methods read the value. `part` is the name of the method if the method returns the value.
+        A value that may differ when computed again becomes an attribute if the method runs often, or several
+        methods read it.
+        `part` names the method if it returns the value.
         """
         if isinstance(origin.node, ast.Call) and is_another(origin.node, self.script):
             if part:
@@ -235,7 +224,6 @@ class Reading:
         return {key for key, methods in self.drawn.items() if len(methods) > 1} - self._keys_of_class()
 
     def _keys_of_class(self) -> set[tuple[int, Path]]:
-        """Return the `Origin.key` of each model, optimizer and scheduler."""
         found = {each.key for each in (*self.models.values(), *self.updates.all.values())}
         return found | {*self.others, *self.others.values()}
 
@@ -246,7 +234,7 @@ class Reading:
         return [ast.unparse(each) for each in target.elts]
 
     def _unpacked(self) -> list[str]:
-        """Return the names of the optimizers and schedulers if `optimizer()` returns several objects, else no names."""
+        """Return the optimizers' and schedulers' names if `optimizer()` returns several objects, else none."""
         found = self.updates.all
         bundled = {id(each.node) for each in found.values()}
         if len(bundled) == 1 and all(each.path for each in found.values()):
@@ -324,11 +312,7 @@ class Reading:
         return self._checked(MethodLines(name, parameters, lines, problems=problems))
 
     def _checked(self, method: MethodLines) -> MethodLines:
-        """Return a method unchanged if no errors were found in it.
-
-        If errors were found, the result has a line to fill in, followed by the errors and the original lines as
-        comments.
-        """
+        """Return a method; if it has errors, a line to fill in with the errors and lines as comments."""
         if method.same_as in self.hanging:
             problems = read_by([ast.Expr(name_of(method.same_as))], (), self.hanging)
             method = replace(
@@ -344,9 +328,6 @@ class Reading:
         return replace(method, lines=lines)
 
     def _take(self, *nodes: ast.AST) -> None:
-        """Record that `nodes` are in the generated class.
-
-        If a node was copied from the script, the script's node is recorded as copied.
-        """
+        """Record that `nodes` are in the generated class, and that their originals in the script are copied."""
         for node in nodes:
             self.places |= {place_of_node(each) for each in walk(node)} - {-1}

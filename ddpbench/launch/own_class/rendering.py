@@ -129,8 +129,6 @@ class Renderer:
 
 
 class _Pass(ast.NodeTransformer):
-    """Rewrites one expression or statement for the generated class."""
-
     def __init__(
         self,
         renderer: Renderer,
@@ -140,9 +138,8 @@ class _Pass(ast.NodeTransformer):
         *,
         repeats: bool = False,
     ) -> None:
-        """`hidden` has names that an enclosing function or comprehension binds.
-
-        `repeats` is True if the code may run repeatedly.
+        """`hidden` has names that an enclosing function or comprehension binds; `repeats` says that the code may
+        rerun.
         """
         self.to, self.scope, self.depth, self.hidden, self.repeats = renderer, scope, depth, hidden, repeats
         self.tracer = renderer.tracer
@@ -170,7 +167,6 @@ class _Pass(ast.NodeTransformer):
         return node
 
     def visit_Nonlocal(self, node: ast.Nonlocal) -> ast.AST:
-        """Remove the names that become attributes of `self` from a `nonlocal` statement."""
         node.names = [name for name in node.names if name not in self.to.counters]
         return node if node.names else ast.copy_location(ast.Pass(), node)
 
@@ -250,10 +246,7 @@ class _Pass(ast.NodeTransformer):
         return node
 
     def _functional(self, node: ast.Call) -> tuple[ast.expr, list[ast.keyword]] | None:
-        """Return torch's function for a loss module, such as `F.mse_loss` for `nn.MSELoss`, and its arguments.
-
-        Return None if the call is not a call of such a module.
-        """
+        """Return a function and arguments for a loss module, such as `F.mse_loss` for `nn.MSELoss`; else None."""
         found = self._origin(node.func)
         if found is None or not isinstance(found.node, ast.Call) or found.node.args or found.path:
             return None
@@ -295,10 +288,7 @@ class _Pass(ast.NodeTransformer):
         return None if name in self.to.local | self.hidden else self.tracer.trace(node, self.scope)
 
     def _placed(self, node: ast.expr) -> ast.expr | None:
-        """Return the replacement of a name or attribute.
-
-        Return None if the name stays unchanged, or if the components of the attribute must be examined.
-        """
+        """Return a node's replacement; None if it stays, or if its components must be examined."""
         of = getattr(node, "value", node)
         traced = isinstance(of, ast.Name | ast.Attribute | ast.Subscript) or last_name(of) == "parse_args"
         found = self._origin(node) if traced else None
@@ -318,10 +308,6 @@ class _Pass(ast.NodeTransformer):
         return self._value(node, found)
 
     def _of_class(self, node: ast.expr, found: Origin) -> ast.expr:
-        """Return the expression for an object that the generated class also has.
-
-        If the expression is unknown, return a name for the user to fill in.
-        """
         place = self.to.roles.get(found.key) or self.to.parts[found.key]
         if place is not None:
             return _as_of(node, deepcopy(place))
@@ -330,10 +316,7 @@ class _Pass(ast.NodeTransformer):
         return ast.Name(name, ast.Load())
 
     def _value(self, node: ast.expr, found: Origin) -> ast.expr | None:
-        """Return an expression for the value of a name that the generated class does not have, or a name to fill in.
-
-        Return None if the node stays unchanged.
-        """
+        """Return an expression for a value that the class lacks, or a name to fill in; None if the node stays."""
         own = isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
         known = found.node is not node
         if isinstance(node, ast.Attribute) and not known and self._parsed(node):
@@ -361,7 +344,6 @@ class _Pass(ast.NodeTransformer):
         return found is not None and (found.key in self.to.roles or found.key in self.to.parts)
 
     def _parsed(self, node: ast.expr) -> bool:
-        """Return whether a node is a command-line option, such as `args.lr`."""
         holder = self.tracer.trace(node.value, self.scope) if isinstance(node, ast.Attribute) else None
         return holder is not None and last_name(holder.node) == "parse_args"
 
@@ -405,7 +387,7 @@ class _Pass(ast.NodeTransformer):
         return is_generator(found.node) and len(reads) > 1
 
     def _kept(self, name: str, found: Origin, *, calls: bool, another: bool) -> ast.expr | None:
-        """Return an attribute of `self` for a value that is computed only once; None if it is computed at each read."""
+        """Return an attribute of `self` for a value computed once; None if computed at each read."""
         if self.to.keeps and calls:
             return self.keep(name, found)
         if found.key not in self.to.once and not (another and self.to.often):
@@ -419,7 +401,6 @@ class _Pass(ast.NodeTransformer):
         return None if lacks else own
 
     def keep(self, name: str, found: Origin) -> ast.expr:
-        """Make the constructor of the generated class set an attribute to a value, and return the attribute."""
         to = self.to
         device, keeps = to.device, to.keeps
         to.device, to.keeps = None, True
@@ -430,7 +411,6 @@ class _Pass(ast.NodeTransformer):
         return ast.Attribute(ast.Name("self", ast.Load()), own, ast.Load())
 
     def _kept_as(self, name: str, found: Origin) -> str:
-        """Return a unique attribute name for an object, different from the generated class's own attributes."""
         known = next((own for own, key in self.to.keeper.items() if key == found.key), None)
         if known is not None:
             return known
@@ -439,7 +419,7 @@ class _Pass(ast.NodeTransformer):
         return name
 
     def _as_set(self, found: Origin, made: ast.expr) -> ast.expr:
-        """Return a module's expression with the script's changes to it: `.eval()` and `.requires_grad_(False)`."""
+        """Add the script's changes, `.eval()` and `.requires_grad_(False)`, to a module's expression."""
         for does, nodes in settings_of(self.tracer, found).items():
             made = ast.Call(ast.Attribute(made, does, ast.Load()), [], [])
             if does == "requires_grad_":
@@ -448,10 +428,7 @@ class _Pass(ast.NodeTransformer):
         return made
 
     def _shared(self, name: str, found: Origin, made: ast.expr) -> ast.expr:
-        """Return a value's expression.
-
-        If a method uses the value more than once, return a local variable for it instead.
-        """
+        """Return a value's expression, or a local variable if a method uses it more than once."""
         first = self.to.inlined.setdefault(found.key, made)
         if first is made:
             return made
@@ -467,9 +444,9 @@ class _Pass(ast.NodeTransformer):
         return copy(first)
 
     def _changed(self, found: Origin) -> ast.expr | None:
-        """Return a name for a configuration object if the script changes it after making it; otherwise None.
+        """Return a name for a configuration object that the script changes after making it, else None.
 
-        The statements that make and change the object are put before the method's other statements.
+        The statements that make and change it are put before the method's others.
         """
         if self.to.keeps or last_name(found.node) not in self.tracer.script.classes:
             return None
@@ -494,7 +471,7 @@ class _Pass(ast.NodeTransformer):
         return None
 
     def _stays(self, name: str) -> bool:
-        """Return whether a name refers to the same object in the generated class as in the script."""
+        """Return whether a name means the same object in the generated class as in the script."""
         if not isinstance(self.scope.node, ast.Module):
             outer: Scope | None = self.scope
             while outer is not None and not isinstance(outer.node, ast.Module):
@@ -511,7 +488,6 @@ class _Pass(ast.NodeTransformer):
         return name in script.importable or hasattr(builtins, name) or name in ("self", "__file__")
 
     def _defined(self, node: ast.expr) -> ast.ClassDef | None:
-        """Return the class that a name refers to if it is defined in the current function; else None."""
         if not isinstance(node, ast.Name) or isinstance(self.scope.node, ast.Module):
             return None
         return _definitions(self.scope).get(node.id)
@@ -530,10 +506,7 @@ class _Pass(ast.NodeTransformer):
         return self._lacking(name, comment, found.key if found.node is not node else ast.unparse(node))
 
     def _lines_of(self, node: ast.expr) -> str:
-        """Return a phrase that says which lines set an attribute of `self`, or which line computes a property.
-
-        The phrase is empty for other nodes.
-        """
+        """Say which lines set an attribute of `self`, or which computes a property; else empty."""
         own = self.scope.own
         if own is None or not isinstance(node, ast.Attribute) or key_of(node) != f"self.{node.attr}":
             return ""
@@ -544,7 +517,6 @@ class _Pass(ast.NodeTransformer):
         return f"; set in line{'s' * (len(lines) > 1)} {series_of(list(map(str, lines)))}" if lines else ""
 
     def _lacking(self, name: str, comment: str, key: tuple[int, Path] | str) -> ast.expr:
-        """Return a unique name for a value that the user has to fill in."""
         while self.to.lacking.setdefault(name, key) != key:
             name += "_"
         self.to.missing[name] = comment
@@ -552,7 +524,7 @@ class _Pass(ast.NodeTransformer):
 
 
 def _entry_name(node: ast.expr) -> str:
-    """Return a name for a dictionary's entry: its key if that is an identifier, else `value`."""
+    """Return a dictionary entry's key if that is an identifier, else `value`."""
     key = (
         node.slice.value if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) else None
     )
@@ -574,7 +546,7 @@ def _definitions(scope: Scope) -> dict[str, ast.ClassDef]:
 
 
 def _as_of(node: ast.expr, made: ast.expr) -> ast.expr:
-    """Give an expression the number of the script's node that it replaces. This marks the node as copied."""
+    """Give an expression the number of the script's node that it replaces, which marks that as copied."""
     made.place = place_of_node(node)  # type: ignore[attr-defined]
     return made
 

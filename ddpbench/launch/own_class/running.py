@@ -82,16 +82,12 @@ def _is_parameter(name: str, scope: Scope) -> bool:
 
 
 def _is_literal(tracer: Tracer, name: str, scope: Scope) -> bool:
-    """Return whether a parameter's argument is a dictionary, list or set that is written in the script."""
     made = tracer.trace(ast.Name(name, ast.Load()), scope).node
     return isinstance(made, ast.Dict | ast.List | ast.Set | ast.DictComp | ast.ListComp | ast.SetComp)
 
 
 def _attributes(loop: TrainingLoop, within: set[int]) -> dict[str, tuple[ast.expr, ast.expr | None]]:
-    """Return the attributes of `self` that are bound outside of the loop or in its class, each with two expressions.
-
-    The first expression reads the attribute. The second is the last value that a plain assignment gives it, or None.
-    """
+    """Return the attributes of `self` bound outside the loop: the expression that reads each, and its last value."""
     found: dict[str, tuple[ast.expr, ast.expr | None]] = {}
     own = loop.body_scope.own
     methods = [each for each in own.body if isinstance(each, ast.FunctionDef)] if own is not None else []
@@ -113,7 +109,6 @@ def _attributes(loop: TrainingLoop, within: set[int]) -> dict[str, tuple[ast.exp
 
 
 def _values(body: Sequence[ast.stmt]) -> dict[int, ast.expr]:
-    """Return the values of plain assignments, by the ids of their targets."""
     return {
         id(target): each.value
         for each in here([*body])
@@ -123,5 +118,4 @@ def _values(body: Sequence[ast.stmt]) -> dict[int, ast.expr]:
 
 
 def _read(source: str) -> ast.expr:
-    """Return an expression that reads a name or an attribute."""
     return ast.parse(source, mode="eval").body

@@ -49,7 +49,7 @@ class Sites:
         self._body = {id(same) for each in nodes for same in (each, variables.original(each))}
 
     def _holds(self, block: ast.If, statement: ast.stmt) -> bool | None:
-        """Return whether a statement in a branch of an `if` runs with the script's defaults; None if unknown."""
+        """Return whether a branch's statement runs with the script's defaults; None if unknown."""
         if block is self.script.guard:
             return True
         own = self.variables.function(block)
@@ -59,7 +59,7 @@ class Sites:
         return None if held is None else held is inside
 
     def _gives_taken(self, site: ast.AST, statement: ast.Assign) -> bool:
-        """Return whether the generated class contains the value that an assignment gives to its target `site`."""
+        """Return whether the class contains the value that an assignment gives to `site`."""
         value = statement.value
         for target in statement.targets:
             if isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
@@ -77,10 +77,9 @@ class Sites:
         )
 
     def _is_run(self, statement: ast.stmt) -> bool:
-        """Return whether a statement is in a function or class of the script that the generated class uses.
+        """Return whether a statement is in a function or class that the generated class uses.
 
-        For a statement of the training loop, use of the enclosing class does not count. The generated class may only
-        read an attribute of this class.
+        For the training loop's statements, its class does not count: of it, perhaps only an attribute is read.
         """
         around = self.variables.around(statement)
         trains = id(statement) in self._body
@@ -89,15 +88,12 @@ class Sites:
         )
 
     def _is_of_step(self, statement: ast.stmt) -> bool:
-        """Return whether a statement is part of a step and the generated class contains it."""
         return id(statement) in self._body and self._is_taken(statement)
 
     def _is_after(self, site: ast.AST, read: ast.AST, made: ast.AST | None = None) -> bool:
-        """Return whether the statement `site` always runs after the last time that `read` runs.
+        """Return whether `site` always runs after the last time that `read` runs.
 
-        `made` is the function or module whose variable is concerned, if known. If a loop calls the function that
-        contains `site`, a later call may run `read` again. The later call does not matter for the function's own
-        variables, because each call starts with new local variables.
+        `made` is the function or module of the variable. Later calls of a function have new variables of its own.
         """
         own = self.variables.function(site)
         reads = self._leading_to(read, own)
@@ -113,7 +109,6 @@ class Sites:
         return getattr(site, "lineno", 0) > last and not common
 
     def _is_called_in_loop(self, function: ast.AST, depth: int = 0) -> bool:
-        """Return whether a loop calls a function, directly or through the functions that call it."""
         if depth > _DEEPEST or not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             return False
         for call in self.variables.calls.get(function.name, ()):
@@ -127,7 +122,6 @@ class Sites:
         return False
 
     def _decorating(self, name: str) -> list[ast.AST]:
-        """Return the places where the function `name` is used as a decorator."""
         return [
             each
             for node in walk(self.script.tree)
@@ -137,7 +131,7 @@ class Sites:
         ]
 
     def _leading_to(self, node: ast.AST, function: ast.AST) -> list[ast.AST]:
-        """Return the nodes in `function` that cause `node` to run: the node itself, or calls that lead to it."""
+        """Return the nodes in `function` that cause `node` to run: itself, or calls that lead to it."""
         found, todo, seen = [], [node], set[int]()
         while todo:
             each = todo.pop()
@@ -150,7 +144,7 @@ class Sites:
         return found
 
     def _called_from(self, site: ast.AST, depth: int) -> list[ast.AST]:
-        """Return the nodes outside of helper functions that cause `site` to run: `site`, or calls that lead to it."""
+        """Return the nodes outside helper functions that cause `site` to run."""
         own = self.variables.function(site)
         if (
             isinstance(own, ast.Module | ast.Lambda)

@@ -72,7 +72,7 @@ def _read_again(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Return source text with its strings in double quotes, unless they contain quotes or escapes."""
+    """Put strings in double quotes, unless they contain quotes or escapes."""
     lines = text.splitlines(keepends=True)
     tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     for token in reversed(tokens):
@@ -85,7 +85,7 @@ def _quoted(text: str) -> str:
 
 
 def _unparsed(node: ast.AST) -> str:
-    """Return a statement's source. A tuple has no parentheses, and a long call has one argument per line."""
+    """Write a tuple without parentheses, and a long call with one argument per line."""
     if not isinstance(node, ast.Return | ast.Assign | ast.Expr) or node.value is None:
         return ast.unparse(node)
     value = ast.unparse(node.value)

@@ -69,7 +69,6 @@ def without_moves(
 
 
 def _draws(statement: ast.stmt) -> bool:
-    """Return whether a statement gets the next batch from an iterator with `next`."""
     return isinstance(statement, ast.Assign | ast.Try) and any(
         isinstance(each, ast.Assign) and last_name(each.value) == "next" for each in walk(statement)
     )
@@ -111,7 +110,7 @@ def with_methods(body: list[ast.stmt], scope: Scope, script: Script) -> list[ast
 
 
 class _Methods(ast.NodeTransformer):
-    """Replaces calls of methods of `self` with calls of functions, for methods that return a value and do not train."""
+    """Replaces calls of `self`'s methods by functions, for methods that return a value and do not train."""
 
     def __init__(self, methods: dict[str, ast.FunctionDef], made: dict[str, ast.FunctionDef]) -> None:
         self.methods, self.made = methods, made
@@ -226,10 +225,7 @@ def carried(body: list[ast.stmt], needed: set[str], effects: Callable[[ast.stmt]
 
 
 def _exposed(body: list[ast.stmt], bound: set[str]) -> set[str]:
-    """Return the names whose earlier values these statements may read.
-
-    Names that the statements always set are added to `bound`.
-    """
+    """Return the names whose earlier values may be read; names always set are added to `bound`."""
     found: set[str] = set()
     for each in body:
         if isinstance(each, ast.If | ast.For | ast.While | ast.With):
@@ -267,7 +263,6 @@ def _stores(node: ast.AST) -> set[str]:
 
 
 def _of_comprehensions(node: ast.AST) -> set[str]:
-    """Return the names local to comprehensions and lambdas in a node."""
     found: set[str] = set()
     for each in walk(node):
         if isinstance(each, ast.comprehension):
@@ -280,7 +275,6 @@ def _of_comprehensions(node: ast.AST) -> set[str]:
 def _inner_needed(
     statement: ast.stmt, needed: set[str], effects: Callable[[ast.stmt], bool]
 ) -> ast.stmt | None:
-    """Return a block with only its needed statements; None if it is not a block or no statement is needed."""
     if not isinstance(statement, ast.With | ast.If | ast.For):
         return None
     if isinstance(statement, ast.For):
@@ -331,7 +325,7 @@ def no_effect(_statement: ast.stmt) -> bool:
 
 
 def _writes(statement: ast.stmt) -> tuple[set[str], bool]:
-    """Return the names that a statement changes, and whether their new values depend on their earlier values."""
+    """Return the names that a statement changes, and whether new values depend on earlier ones."""
     writes: set[str] = set()
     grows = isinstance(statement, ast.AugAssign | ast.If | ast.For | ast.With | ast.While)
     for node in walk(statement):
@@ -359,7 +353,7 @@ class _Unmoved(ast.NodeTransformer):
         self.scope, self.tracer, self.local, self.drawn = scope, tracer, local, drawn
 
     def visit(self, node: ast.AST) -> ast.AST | None:
-        """Remove statements that draw a batch or update a model's average. A block without statements gets a `pass`."""
+        """Remove statements that draw a batch or update a model's average; an empty block gets `pass`."""
         if isinstance(node, ast.stmt) and (place_of_node(node) in self.drawn or self._averages(node)):
             return None
         found: ast.AST | None = super().visit(node)
@@ -368,7 +362,6 @@ class _Unmoved(ast.NodeTransformer):
         return found
 
     def _averages(self, node: ast.stmt) -> bool:
-        """Return whether a statement updates an averaged or copied model."""
         if isinstance(node, ast.For | ast.AsyncFor):
             of: ast.expr = node.iter
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
@@ -423,7 +416,7 @@ def _last(node: ast.expr) -> str:
 
 
 def _only_syncs(node: ast.expr) -> bool:
-    """Return whether a context manager only controls gradient averaging, profiling or checks, such as `no_sync()`."""
+    """Return whether a context manager only controls averaging, profiling or checks, such as `no_sync()`."""
     if isinstance(node, ast.IfExp):
         either = (node.body, node.orelse)
         return any(map(_only_syncs, either)) and all(
@@ -449,7 +442,7 @@ def _same(target: ast.expr, value: ast.expr) -> bool:
 
 
 def _copies(value: ast.expr, text: str) -> bool:
-    """Return whether a comprehension only copies the object called `text`, like `{k: v for k, v in batch.items()}`."""
+    """Return whether a comprehension only copies an object, like `{k: v for k, v in batch.items()}`."""
     if not isinstance(value, ast.DictComp | ast.GeneratorExp | ast.ListComp) or len(value.generators) != 1:
         return False
     each = value.generators[0]

@@ -150,7 +150,6 @@ class Tracer:
         return [self.top, *whole, *(inner for each in whole for inner in self._inner(each))]
 
     def _inner(self, scope: Scope) -> Iterator[Scope]:
-        """Yield the functions nested in a function, directly or indirectly, as scopes."""
         for each in here(scope.node.body):
             if isinstance(each, ast.FunctionDef):
                 inner = Scope(each, scope.own)
@@ -212,10 +211,7 @@ class Tracer:
     def _traced_name(
         self, key: str, scope: Scope, depth: int, line: int = 0, read: int | None = None
     ) -> Origin | None:
-        """Return the origin of a name that is read at `line`; None if it is unknown.
-
-        If `read` is given, the assignment that is current at that line is followed instead.
-        """
+        """Return the origin of a name read at `line`, or current at line `read`; None if unknown."""
         if "." in key:
             return self._traced_attribute(key, scope, depth, line)
         argument = self._argument(key, scope)
@@ -251,7 +247,7 @@ class Tracer:
         return None
 
     def _is_set_outside(self, name: str, own: ast.ClassDef, depth: int) -> bool:
-        """Return whether the script sets an attribute through a name other than `self`, as in `t.lr = 0.1`."""
+        """Return whether an attribute is set through a name other than `self`, as in `t.lr = 0.1`."""
         passed, found = len(self._way), False
         for key in (name, ""):
             waiting = self._set_elsewhere.pop(key, [])  # to avoid endless recursion by `trace`
@@ -268,10 +264,9 @@ class Tracer:
 
     @cached_property
     def _set_elsewhere(self) -> dict[str, list[tuple[ast.expr, Scope]]]:
-        """The objects whose attributes are set through names other than `self`, by the attribute's name.
+        """The objects whose attributes are set through names other than `self`, by attribute (empty for any).
 
-        The name is empty if any attribute may be set. Assignments that only wrap a value, such as `x.m = DDP(x.m)`, do
-        not count.
+        Assignments that only wrap a value, such as `x.m = DDP(x.m)`, do not count.
         """
         found: dict[str, list[tuple[ast.expr, Scope]]] = {}
         for scope in self.scopes:
@@ -291,10 +286,7 @@ class Tracer:
     def _is_set_again(
         self, key: str, binding: Binding, method: Scope, methods: list[Scope], depth: int
     ) -> bool:
-        """Return whether the constructor sets an attribute, and the script calls another method that sets it again.
-
-        The result is False if the constructor sets the attribute to the result of a call.
-        """
+        """Return whether a called method sets an attribute again after the constructor."""
         if binding.kind != "value" or binding.path or getattr(method.node, "name", "") != "__init__":
             return False
         name = key.partition(".")[2]
@@ -309,7 +301,6 @@ class Tracer:
         return again
 
     def _gives(self, method: Scope, key: str, depth: int) -> bool:
-        """Return whether a method, outside of its loops, sets an attribute to anything other than its current value."""
         loops = [
             each for each in here(method.node.body) if isinstance(each, ast.For | ast.AsyncFor | ast.While)
         ]
@@ -331,11 +322,11 @@ class Tracer:
         read: int = 0,
         given: Binding | None = None,
     ) -> Iterator[Binding]:
-        """Yield the assignments to a name that may be in effect, the most likely ones first.
+        """Yield the assignments to a name that may be in effect, the most likely first.
 
-        Assignments of the name's own earlier value, of None, or in branches that are not taken by default are left out.
-        Assignments by a loop around `line` come first. Assignments that are replaced before the line `read` come last.
-        `given` is the binding of a parameter to its argument.
+        Assignments in a loop around `line` come first, those replaced before line `read` last. Left out are the
+        name's own
+        earlier value, None, and branches not taken by default. `given` binds a parameter to its argument.
         """
         bound = self.bindings(scope).get(key, [])
         earlier = [each for each in bound if not self.writes.is_after(each.value, scope, read)]
@@ -357,7 +348,6 @@ class Tracer:
         yield from sorted(found, key=lambda each: (not self._is_around(line, each), id(each) in replaced))
 
     def _replaces(self, later: Binding, earlier: Binding, scope: Scope, depth: int, read: int) -> bool:
-        """Return whether an assignment certainly replaces an earlier one before the name is read."""
         if later.kind != "value" or earlier.kind not in ("value", "given") or later.handles or not read:
             return False
         begin = earlier.value.lineno if earlier.kind == "value" else 0
@@ -366,7 +356,7 @@ class Tracer:
         return later.tests == earlier.tests[: len(later.tests)] or self.is_taken(later.tests, scope, depth)
 
     def _called_at(self, scope: Scope, outer: Scope) -> int:
-        """Return the first line in `outer` that calls the function `scope`, or a line after all others if none does."""
+        """Return the first line in `outer` that calls `scope`, or a line after all others."""
         calls = [call.lineno for call, caller in self.calls(scope) if caller.node is outer.node]
         return min(calls, default=_ELSEWHERE)
 
@@ -450,7 +440,7 @@ class Tracer:
         return self._changes_in[id(scope.node)]
 
     def _takes(self, change: Mutation, scope: Scope) -> bool:
-        """Return whether a change may run with the default settings, and does more than move or wrap the object."""
+        """Return whether a change may run with the defaults, and does more than move or wrap the object."""
         moves = change.value is not None and bool(key_of(self.innermost(change.value, scope)))
         return not moves and not self.is_untaken(change.tests, scope, 0)
 
@@ -460,7 +450,6 @@ class Tracer:
 
     @cached_property
     def _loop_of(self) -> dict[int, ast.For | ast.AsyncFor]:
-        """The loops, by the ids of the expressions that they iterate over."""
         loops = (each for each in walk(self.script.tree) if isinstance(each, ast.For | ast.AsyncFor))
         return {id(each.iter): each for each in loops}
 
@@ -474,7 +463,7 @@ class Tracer:
         return Origin(found.node, found.scope, found.path + binding.path, found.item)
 
     def _prepared(self, binding: Binding) -> ast.expr | None:
-        """Return the argument that belongs to an element of a result, as in `a, b = accelerator.prepare(a, b)`."""
+        """Return the argument that belongs to a result's element, as in `a, b = accelerator.prepare(a, b)`."""
         call = binding.value
         library = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
         if library and isinstance(call, ast.Call) and last_name(call) in PREPARE and len(binding.path) == 1:
@@ -504,11 +493,7 @@ class Tracer:
         return first_name(node) in ("torch", "np", "numpy") and not isinstance(node, ast.Call)
 
     def _argument(self, name: str, scope: Scope) -> tuple[ast.expr, Scope] | None:
-        """Return the argument that a parameter gets, and the argument's scope.
-
-        The argument comes from the known call of the function, or else from the script's first call of it. If the call
-        has no such argument, the result is the parameter's default. It is None if the argument is unknown.
-        """
+        """Return a parameter's argument or default, with its scope; of several calls, the first counts."""
         names = parameters_of(scope.node) if not isinstance(scope.node, ast.Module) else []
         if isinstance(scope.node, ast.Module) or name not in names:
             return None
@@ -534,7 +519,7 @@ class Tracer:
         return (default, self.top) if default is not None else None
 
     def _is_called_otherwise(self, scope: Scope) -> bool:
-        """Return whether a function may have unknown callers, such as a decorator or code that it was passed to."""
+        """Return whether a function may have unknown callers, such as a decorator or code that got it."""
         node, made = scope.node, scope.own if _name(scope) == "__init__" else None
         if isinstance(node, ast.Module) or unknown_decorator(made or node, self.script) is not None:
             return True
@@ -547,7 +532,7 @@ class Tracer:
 
     @cached_property
     def _passed_on(self) -> set[tuple[type[ast.expr], str]]:
-        """The functions that the script passes to other code, as in `launch(main)`, each as (kind of node, name)."""
+        """The functions that the script passes to other code, as in `launch(main)`, as (kind of node, name)."""
         found: set[tuple[type[ast.expr], str]] = set()
         for scope in self.scopes:
             own = set() if isinstance(scope.node, ast.Module) else set(parameters_of(scope.node))
@@ -572,7 +557,6 @@ class Tracer:
 
     @cached_property
     def _calls(self) -> dict[tuple[type[ast.expr], str], list[tuple[ast.Call, Scope]]]:
-        """The calls of each name or attribute, by kind of node and name, each with its scope."""
         found: dict[tuple[type[ast.expr], str], list[tuple[ast.Call, Scope]]] = {}
         for caller in self.scopes:
             for node in here(caller.node.body):
@@ -597,7 +581,7 @@ class Tracer:
         return Origin(inner.node, inner.scope, inner.path + path)
 
     def _returned(self, function: FunctionNode, scope: Scope) -> ast.expr | None:
-        """Return the expression that a call of a function returns; None if the arguments do not decide which one."""
+        """Return the expression that a call returns; None if the arguments do not decide it."""
         found: dict[str, ast.expr] = {}
         for statement, tests, _ in simple_statements(function.body):
             if (
@@ -630,7 +614,7 @@ class Tracer:
         return self._held(holder, node.attr)
 
     def _held(self, holder: Origin, name: str) -> Origin | None:
-        """Return the origin of an attribute `name` of a configuration or of parsed options; None if unknown."""
+        """Return the origin of a configuration's or parsed options' attribute; None if unknown."""
         if not isinstance(holder.node, ast.Call) or holder.path:
             return None
         if last_name(holder.node) == "parse_args":
@@ -646,7 +630,6 @@ class Tracer:
         return None if found is None else self._given_field(holder.node, holder.scope, found, name)
 
     def _given_field(self, call: ast.Call, scope: Scope, found: ast.ClassDef, name: str) -> Origin | None:
-        """Return the origin of an object's attribute from its constructor's arguments or its class; None if unknown."""
         holder = Origin(call, scope)
         if any(each.arg is None for each in call.keywords) or unknown_decorator(found, self.script):
             return None
@@ -705,12 +688,11 @@ class Tracer:
         return None
 
     def _sets(self, method: Scope, name: str) -> bool:
-        """Return whether a method sets the attribute `name` of its object."""
         key = f"self.{name}"
         return key in self.bindings(method) or key in self._changes(method)
 
     def _option(self, name: str) -> Origin | None:
-        """Return the origin of an option's default value, from `set_defaults` or `add_argument`; None if unknown."""
+        """Return the origin of an option's default (`set_defaults` or `add_argument`); None if unknown."""
         for scope in self.scopes:
             for node in here(scope.node.body):
                 if not isinstance(node, ast.Call):
@@ -739,7 +721,7 @@ class Tracer:
         return _default_of_option(node, scope)
 
     def _entry(self, holder: Origin, name: object) -> ast.expr | None:
-        """Return the expression under a key of a literal dictionary or a call of `dict`; None if unknown."""
+        """Return the expression under a key of a literal dictionary or of `dict`; None if unknown."""
         if isinstance(holder.node, ast.Dict):
             for key, value in reversed(list(zip(holder.node.keys, holder.node.values, strict=True))):
                 if not isinstance(key, ast.Constant):
@@ -818,7 +800,7 @@ class Tracer:
         return {ast.Eq: True, ast.NotEq: False}.get(type(test.ops[0]))
 
     def _only_distributed(self, test: ast.expr, scope: Scope, depth: int) -> bool:
-        """Return whether a condition is true only with several ranks. Such code is left to a strategy."""
+        """Return whether a condition needs several ranks; such code is left to a strategy."""
         found = self._unchanging(test, scope, depth + 1)
         if found is None or found.path or found.item:
             return False
@@ -836,7 +818,6 @@ class Tracer:
         return False
 
     def _unchanging(self, node: ast.expr, scope: Scope, depth: int) -> Origin | None:
-        """Return where a value comes from; None if the script may change the value."""
         passed = len(self._way)
         found = self.trace(node, scope, depth)
         for key, where, line in self._way[passed:]:
@@ -877,7 +858,6 @@ class Tracer:
 
 
 def _reads(node: ast.expr) -> list[ast.expr]:
-    """Return the names, and the attributes of names, that an expression reads."""
     return [each for each in walk(node) if isinstance(each, ast.expr) and key_of(each)]
 
 
@@ -886,7 +866,7 @@ def _name(scope: Scope) -> str:
 
 
 def _computes_attributes(own: ast.ClassDef, script: Script) -> bool:
-    """Return whether a class computes its objects' attributes, other than by reading an entry of the same name."""
+    """Return whether a class computes attributes, other than by reading an entry of that name."""
     for name in ("__getattr__", "__getattribute__"):
         found = script.method(own, name)
         if found is None:
@@ -899,7 +879,7 @@ def _computes_attributes(own: ast.ClassDef, script: Script) -> bool:
 
 
 def _sets_attribute(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the name of an attribute that a node sets, and its object. The name is empty if it can be any attribute."""
+    """Yield the attribute that a node sets (empty if it may be any), and its object."""
     match node:
         case ast.Attribute(ctx=ast.Store()):
             yield node.attr, node.value
@@ -916,7 +896,7 @@ def _sets_attribute(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _ordered(operator: ast.cmpop, left: object, right: object) -> bool | None:
-    """Return the outcome of a `<`, `<=`, `>` or `>=` between two numbers; None for other operators or values."""
+    """Return the outcome of `<`, `<=`, `>` or `>=` between two numbers; else None."""
     if not isinstance(left, int | float) or not isinstance(right, int | float):
         return None
     match operator:
@@ -932,10 +912,7 @@ def _ordered(operator: ast.cmpop, left: object, right: object) -> bool | None:
 
 
 def _of_environment(node: ast.expr) -> tuple[object] | None:
-    """Return the value that an expression such as `int(os.environ.get("RANK", -1))` has without a launcher.
-
-    The value comes in a tuple of one element; the result is None for other nodes.
-    """
+    """Return, as (value,), what `int(os.environ.get("RANK", -1))` gives without a launcher; else None."""
     if isinstance(node, ast.Call) and last_name(node) in ("int", "str", "bool") and len(node.args) == 1:
         inner = _of_environment(node.args[0])
         made: Any = {"int": int, "str": str, "bool": bool}[last_name(node)]
@@ -988,10 +965,7 @@ def _default_of_field(value: ast.Call) -> ast.expr | None:
 
 
 def _default_of_option(call: ast.Call, scope: Scope) -> Origin | None:
-    """Return the origin of an argparse option's default; None if there is none.
-
-    A default that is a string is converted by the option's `type`.
-    """
+    """Return the origin of an argparse default, strings converted by `type`; None if there is none."""
     given = {each.arg: each.value for each in call.keywords}
     default, kind = given.get("default"), given.get("type")
     if default is not None:
@@ -1007,7 +981,6 @@ def _default_of_option(call: ast.Call, scope: Scope) -> Origin | None:
 
 
 def _names_option(call: ast.Call, name: str) -> bool:
-    """Return whether a call of `parse_args` gets a list that may contain the option `name`."""
     given = next(iter([*call.args, *(each.value for each in call.keywords if each.arg == "args")]), None)
     if not isinstance(given, ast.List | ast.Tuple):
         return isinstance(given, ast.Call) and last_name(given) == "split"

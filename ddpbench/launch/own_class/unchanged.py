@@ -45,7 +45,7 @@ class Unchanged(Sites):
         return found
 
     def _last_read(self, claim: ReplacedValue) -> ast.AST:
-        """Return the script's last node that uses a value, directly or through the object that contains it."""
+        """Return the script's last node that uses a value or the object around it."""
         read = self.variables.original(claim.node)
         parent = self.variables.above.get(id(read))
         copied = isinstance(parent, ast.Call) and last_name(parent) in _COPIES
@@ -59,7 +59,7 @@ class Unchanged(Sites):
         return self.variables.original(claim.root)
 
     def _drawn_before(self, claim: ReplacedValue, read: ast.AST) -> list[ast.stmt]:
-        """Return other calls of a function that keeps state between calls, like `tick` in `tick = make(); tick()`."""
+        """Return other calls of a function with state, like `tick` in `tick = make(); tick()`."""
         made = claim.made
         if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Name):
             return []
@@ -81,7 +81,6 @@ class Unchanged(Sites):
         return [each for each in others if each is not own and not self._is_after(each, read)]
 
     def _keeps(self, function: ast.AST) -> bool:
-        """Return whether a function defines an inner function that changes the outer function's variables."""
         inner = [
             each
             for each in walk(function)
@@ -109,10 +108,9 @@ class Unchanged(Sites):
     def _set_otherwise(
         self, step: TraceStep, read: ast.AST | None, *, is_part: bool = False
     ) -> list[ast.stmt]:
-        """Return the statements, apart from the traced assignment, that may have set a name before it is read.
+        """Return the statements, other than the traced one, that may set a name before it is read.
 
-        With `is_part`, statements that set the name to None are left out. Statements that make the object again from
-        its current value are left out if they are in the function that made it.
+        With `is_part`, without None. Left out is where its own function makes it again from its current value.
         """
         key, node = step.key.partition("[")[0], step.scope.node
         base, _, attribute = key.partition(".")
@@ -144,7 +142,7 @@ class Unchanged(Sites):
         ]
 
     def _set_in_self(self, step: TraceStep, name: str) -> list[ast.stmt]:
-        """Return the statements that may set an attribute of `self` to a value other than the traced value."""
+        """Return the statements that may set an attribute to another value than the traced one."""
         own, made = step.scope.own, step.binding.value if step.binding is not None else None
         if own is None or made is None:
             return []
@@ -196,7 +194,6 @@ class Unchanged(Sites):
         return FlowVisitor(key, holds, is_same, read)
 
     def _is_inner(self, step: TraceStep, read: ast.AST | None) -> bool:
-        """Return whether a name is read in a function that is nested in the function that assigns it."""
         for each in self.variables.around(read) if read is not None else ():
             if each is step.scope.node:
                 return False
@@ -209,7 +206,7 @@ class Unchanged(Sites):
         return any(isinstance(e, ast.Name) and e.id == base for t in targets for e in walk(t))
 
     def _changed(self, step: TraceStep, read: ast.AST) -> Iterator[ast.stmt]:
-        """Yield the statements that change a name's object before it is read and are missing in the generated class."""
+        """Yield the changes of a name's object before its read that the generated class lacks."""
         key, _, entry = step.key.partition("[")
         base, _, attribute = key.partition(".")
         if base in ("self", "cls"):
@@ -228,7 +225,6 @@ class Unchanged(Sites):
                     yield self.variables.statement(each)
 
     def _value_of(self, variable: ScopeVariable) -> ast.expr | None:
-        """Return the expression of a variable's last plain assignment; None if there is none."""
         for use in reversed(self.variables.uses.get(variable, ())):
             made = self.variables.above[id(use)]
             if (
@@ -245,7 +241,7 @@ class Unchanged(Sites):
         return len(reads) == 1 and not any(isinstance(each, _LOOPS) for each in around)
 
     def _is_allowed(self, site: ast.AST, step: TraceStep, read: ast.AST, value: ast.expr | None) -> bool:
-        """Return whether a change is harmless: the generated class makes it too, or it comes after the read."""
+        """Return whether a change is harmless: the class makes it too, or it comes after the read."""
         statement = self.variables.statement(site)
         if id(site) in self._body or id(statement) in self._body:
             return self._is_taken(statement) or not (
@@ -271,7 +267,7 @@ def _is_own(bound: ast.AST, step: TraceStep) -> bool:
 
 
 def _is_alike(other: ast.stmt, step: TraceStep) -> bool:
-    """Return whether another statement assigns the same constant to the name, as in each branch of a condition."""
+    """Return whether a statement assigns the same constant, as in each branch of a condition."""
     value = getattr(other, "value", None)
     if step.binding is None or not isinstance(other, ast.Assign) or value is None or step.binding.path:
         return False
@@ -280,7 +276,7 @@ def _is_alike(other: ast.stmt, step: TraceStep) -> bool:
 
 
 def _entry_of(node: ast.AST, base: str) -> str:
-    """Return the key of the entry of `base` that an expression reads: `lr` for `given["lr"]`; else an empty text."""
+    """Return the key of the entry of `base` that is read: `lr` for `given["lr"]`; else empty."""
     while isinstance(node, ast.Subscript) and not isinstance(node.value, ast.Name):
         node = node.value
     named = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == base

@@ -85,7 +85,7 @@ def skips(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
 
 
 def _ends(body: list[ast.stmt], when: str, *, inner: bool) -> Iterator[tuple[ast.stmt, list[ast.stmt], str]]:
-    """Yield each statement that ends a batch, with the block that it is in and a phrase that says when it runs.
+    """Yield each statement that ends a batch, its block, and a phrase on when it runs.
 
     `inner` is True in a loop within a step, whose `break` and `continue` do not end the batch.
     """
@@ -97,10 +97,7 @@ def _ends(body: list[ast.stmt], when: str, *, inner: bool) -> Iterator[tuple[ast
 
 
 def _blocks(node: ast.stmt) -> Iterator[tuple[list[ast.stmt], str, bool]]:
-    """Yield each block of a statement, as (block, phrase, True for the body of a loop).
-
-    The phrase says when the block runs. It is empty if the statement itself sets no condition.
-    """
+    """Yield (block, phrase, True for a loop's body); the phrase says when the block runs, or is empty."""
     match node:
         case ast.If():
             yield node.body, _where(node.test), False

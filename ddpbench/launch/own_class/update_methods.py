@@ -42,7 +42,6 @@ class UpdateMethods(Reading):
         return [self._over_parameters(renderer, statements)]
 
     def _several(self, renderer: Renderer) -> list[ast.stmt]:
-        """Build the statements that create the optimizers and schedulers one by one, then return them all."""
         statements: list[ast.stmt] = []
         last = list(self.updates.all)[-1]
         names: dict[str, ast.expr] = {}
@@ -69,7 +68,7 @@ class UpdateMethods(Reading):
         )
 
     def _over_parameters(self, renderer: Renderer, statements: list[ast.stmt]) -> MethodLines:
-        """Write the method `optimizer`. Its argument is `parameters`, or `model` if the parameters do not suffice."""
+        """Write `optimizer` with the argument `parameters`, or `model` if these do not suffice."""
         module = ast.Module(deepcopy(statements), [])
         uses = sum(isinstance(each, ast.Name) and each.id == "model" for each in walk(module))
         replaced = _Parameters()

@@ -79,7 +79,6 @@ def is_part_of_update(node: ast.AST) -> bool:
 
 
 def _add_step(found: Updates, call: ast.Call, receiver: ast.expr, tracer: Tracer, scope: Scope) -> None:
-    """Add the object on which `step` is called to the optimizers or schedulers."""
     origin = tracer.trace(receiver, scope)
     scales = is_scaler(origin, receiver)
     if scales:
@@ -172,7 +171,7 @@ def pieces_of(body: list[ast.stmt]) -> AccumulatedStep | None:
 
 
 class _Share(ast.NodeTransformer):
-    """Removes divisions of the loss by the number of backward passes, because the strategy makes this division."""
+    """Removes divisions of the loss by the number of backward passes, which the strategy makes."""
 
     def __init__(self, count: str) -> None:
         self.count = count
@@ -197,7 +196,6 @@ def _clips_under_condition(body: list[ast.stmt]) -> bool:
 
 
 def _direct_steps(tracer: Tracer, body: list[ast.stmt], scope: Scope) -> int:
-    """Return the number of a step's outermost statements that call an optimizer's `step()`."""
     calls = [each.value for each in body if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call)]
     return sum(
         last_name(each) == "step" and _is_optimizers(each) and not _is_schedulers(tracer, each, scope)
@@ -215,7 +213,7 @@ def _is_schedulers(tracer: Tracer, step: ast.Call, scope: Scope) -> bool:
 
 
 def _conditional(body: list[ast.stmt], of: Callable[[ast.Call], bool]) -> bool:
-    """Return whether a backward pass, or a call of `step()` for which `of` is true, is in an `if` or in a loop."""
+    """Return whether a backward pass, or a `step()` selected by `of`, is in an `if` or a loop."""
     for statement in body:
         if isinstance(statement, ast.With | ast.FunctionDef) and _conditional(statement.body, of):
             return True

@@ -108,10 +108,7 @@ _SHOWS = (
 
 @dataclass(frozen=True)
 class _Held:
-    """The object whose changes are sought, or only its entry or attribute `part`.
-
-    If `inner` is set, the object is inside the value of the examined expression.
-    """
+    """The object whose changes are sought, or only its `part`; `inner` if it is inside the examined value."""
 
     part: str | None = None
     value: ast.expr | None = None
@@ -127,7 +124,6 @@ class Calls(ABC):
         self._seen: set[tuple[int | ScopeVariable, str | None]] = set()
 
     def _is_flat(self, held: _Held) -> bool:
-        """Return whether everything inside an object is immutable."""
         return held.value is not None and self.values.is_flat(held.value)
 
     @abstractmethod
@@ -147,7 +143,6 @@ class Calls(ABC):
         """Yield the nodes that may change an object that is stored in an attribute of this name."""
 
     def _called(self, call: ast.Call, func: ast.Attribute, held: _Held) -> Iterator[ast.AST]:
-        """Yield the nodes that may change an object through a call of its method `func`."""
         name = func.attr
         own = self.values.made_by(held.value)
         methods = [
@@ -169,7 +164,7 @@ class Calls(ABC):
             yield call
 
     def _given(self, node: ast.expr, parent: ast.Call | ast.keyword, held: _Held) -> Iterator[ast.AST]:
-        """Yield the nodes that may change an object because it is an argument of a call."""
+        """Yield the nodes that may change an object through an argument of a call."""
         call = self.variables.above[id(parent)] if isinstance(parent, ast.keyword) else parent
         if not isinstance(call, ast.Call):
             return  # a keyword of a class statement, such as `metaclass=`
@@ -197,7 +192,7 @@ class Calls(ABC):
     def _into_field(
         self, node: ast.expr, parent: ast.AST, call: ast.Call, own: ast.ClassDef, held: _Held
     ) -> Iterator[ast.AST]:
-        """Yield the nodes that may change an object that is passed to a dataclass's constructor."""
+        """Yield the nodes that may change an object passed to a dataclass's constructor."""
         fields = [
             e.target.id for e in own.body if isinstance(e, ast.AnnAssign) and isinstance(e.target, ast.Name)
         ]
@@ -249,7 +244,7 @@ class Calls(ABC):
     def _parameters(
         self, node: ast.expr, parent: ast.AST, call: ast.Call
     ) -> list[tuple[ScopeVariable, bool]] | None:
-        """Return the parameters of the script's functions that receive an argument; None if a library is called.
+        """Return the parameters that receive an argument; None if a library is called.
 
         Each is paired with True if it receives other arguments as well, as `*rest` does.
         """
@@ -299,7 +294,6 @@ class Uses(Calls):
         return _in_order(self._kept(name, _Held(part, value, inner=self.values.is_of_library(value))))
 
     def _named(self, variable: ScopeVariable, held: _Held) -> Iterator[ast.AST]:
-        """Yield the nodes that may change an object through one of its names."""
         if (variable, held.part) in self._seen:
             return
         self._seen.add((variable, held.part))
@@ -311,7 +305,6 @@ class Uses(Calls):
                 yield parent
 
     def _used(self, node: ast.expr, held: _Held) -> Iterator[ast.AST]:
-        """Yield the nodes that may change an object through a node that evaluates to it."""
         parent = self.variables.above[id(node)]
         match parent:
             case ast.Attribute():
@@ -334,11 +327,9 @@ class Uses(Calls):
                 yield node
 
     def _is_shown(self, node: ast.AST) -> bool:
-        """Return whether a node only reads its children."""
         return isinstance(node, _SHOWS) and not (isinstance(node, ast.withitem) and node.optional_vars)
 
     def _within(self, node: ast.expr, parent: ast.expr, held: _Held) -> Iterator[ast.AST]:
-        """Yield the nodes that may change an object that is part of a larger expression."""
         if isinstance(parent, ast.IfExp) and parent.test is node:
             return
         if isinstance(parent, ast.Dict) and node in parent.keys:
@@ -383,7 +374,6 @@ class Uses(Calls):
                 yield from self._used(call, held if whole else _Held(inner=True))
 
     def _bound(self, target: ast.expr, held: _Held) -> Iterator[ast.AST]:
-        """Yield the nodes that may change an object after it is assigned to a target."""
         match target:
             case ast.Name():
                 yield from self._named(self.variables.of(target), held)
@@ -402,7 +392,6 @@ class Uses(Calls):
                     yield from self._named(self.variables.of(base), _Held(inner=True))
 
     def _kept(self, name: str, held: _Held) -> Iterator[ast.AST]:
-        """Yield the nodes that may change an object that is stored in an attribute of this name."""
         key = (-1, f"{name}.{held.part}")
         if key in self._seen:
             return
@@ -452,7 +441,6 @@ class Uses(Calls):
 
 
 def _in_order(nodes: Iterator[ast.AST]) -> list[ast.AST]:
-    """Return each node once, in source order."""
     once = {id(each): each for each in nodes}
     return sorted(
         once.values(), key=lambda each: (getattr(each, "lineno", 0), getattr(each, "col_offset", 0))

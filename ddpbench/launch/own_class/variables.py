@@ -65,7 +65,6 @@ class Variables:
 
     @cached_property
     def _local(self) -> dict[int, set[str]]:
-        """The names that each scope binds, by the id of its node."""
         found: dict[int, set[str]] = {}
         outer: dict[int, set[str]] = {}
         for node in walk(self.script.tree):
@@ -82,7 +81,6 @@ class Variables:
         return found
 
     def _scope_of(self, node: ast.AST) -> ast.AST:
-        """Return the scope in which a node binds or reads names."""
         inside: ast.AST = node
         for each in self.around(node):
             if isinstance(each, _SCOPES) and not self._is_outside(each, inside, node):
@@ -91,7 +89,7 @@ class Variables:
         return self.script.tree
 
     def _is_outside(self, scope: ast.AST, inside: ast.AST, node: ast.AST) -> bool:
-        """Return whether a node inside a scope is evaluated outside of the scope, as decorators and defaults are."""
+        """Return whether a node is evaluated outside the scope around it, as decorators and defaults are."""
         if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
             return (
                 (inside in scope.decorator_list) or (inside is scope.returns) or self._is_default(scope, node)
@@ -161,7 +159,6 @@ def _stores(node: ast.AST) -> bool:
 
 
 def _bound_by(node: ast.AST) -> list[str]:
-    """Return the names that a node itself binds in its scope."""
     match node:
         case ast.Name() if _stores(node):
             return [node.id]

@@ -75,7 +75,6 @@ def _comes_first(statement: ast.stmt, wanted: ast.NamedExpr) -> bool:
 
 
 def _is_certain(node: ast.AST, wanted: ast.AST) -> bool:
-    """Return whether evaluating a node always evaluates the node `wanted` in it."""
     if node is wanted:
         return True
     if isinstance(node, _LATER):
@@ -93,8 +92,6 @@ def _is_certain(node: ast.AST, wanted: ast.AST) -> bool:
 
 
 class _Read(ast.NodeTransformer):
-    """Replaces each `:=` at one of the given places with its name."""
-
     def __init__(self, places: set[tuple[int, int]]) -> None:
         self.places = places
 

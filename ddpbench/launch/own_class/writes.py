@@ -86,7 +86,6 @@ class AttributeWrites:
         return each is own or derives(each.name, (own.name,)) or derives(own.name, (each.name,))
 
     def _of_class(self, own: ast.ClassDef, name: str) -> list[ast.Name]:
-        """Return the places in a class's body that bind an attribute."""
         return [
             each
             for each in self.variables.uses.get(ScopeVariable(id(own), name), ())
@@ -95,7 +94,6 @@ class AttributeWrites:
         ]
 
     def _is_of(self, store: ast.Attribute, family: list[ast.ClassDef]) -> bool:
-        """Return whether an assignment sets an attribute of one of these classes or of their objects."""
         base = store.value
         if isinstance(base, ast.Name) and base.id not in ("self", "cls"):
             return base.id in {each.name for each in family}
@@ -104,7 +102,6 @@ class AttributeWrites:
         return any(each is of for each in self.variables.around(store) for of in family)
 
     def _begins(self, store: ast.Attribute) -> bool:
-        """Return whether this assignment to an attribute of `self` is in a constructor, and always runs there."""
         function: FunctionNode | ast.AST = self.variables.function(store)
         around = list(self.variables.around(store))
         inside = around[: around.index(function)]
@@ -112,7 +109,6 @@ class AttributeWrites:
 
     @cached_property
     def _attributes(self) -> dict[str, list[ast.Attribute]]:
-        """The attributes that are assigned or deleted, by name."""
         found: dict[str, list[ast.Attribute]] = {}
         for node in walk(self.script.tree):
             if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
@@ -166,7 +162,7 @@ class Writes(AttributeWrites):
         )
 
     def _is_before(self, site: ast.AST, scope: Scope, line: int, binding: Binding | None) -> bool:
-        """Return whether a change is the assignment `binding` itself, and always runs before the read at `line`."""
+        """Return whether a change is the assignment `binding` itself, and always runs before `line`."""
         made = self.variables.statement(site)
         if binding is None or getattr(made, "value", None) is not binding.value:
             return False
@@ -176,7 +172,6 @@ class Writes(AttributeWrites):
         return own and made.lineno < line and not any(isinstance(each, _NESTS) for each in inside)
 
     def _changes(self, held: ScopeVariable | str, part: str | None) -> list[ast.AST]:
-        """Return the nodes that may change the object held by a variable or attribute, or only the object's `part`."""
         if (held, part) not in self._sites:
             value = self._value_of(held)
             if isinstance(held, str):
@@ -188,7 +183,7 @@ class Writes(AttributeWrites):
         return self._sites[held, part]
 
     def _changes_before_return(self, value: ast.expr | None, part: str | None) -> list[ast.AST]:
-        """Return the nodes that may change an object before a function of the script, called in `value`, returns it."""
+        """Return the nodes that may change an object before a function of the script returns it."""
         function = self.script.functions.get(last_name(value)) if isinstance(value, ast.Call) else None
         return [
             site
@@ -198,7 +193,7 @@ class Writes(AttributeWrites):
         ]
 
     def _value_of(self, held: ScopeVariable | str) -> ast.expr | None:
-        """Return the value of the last plain assignment to a variable, or to any attribute of this name."""
+        """Return the value last assigned to a variable, or to any attribute of this name."""
         stores: list[ast.expr] = []
         if isinstance(held, ScopeVariable):
             stores += [
@@ -213,7 +208,7 @@ class Writes(AttributeWrites):
         return None
 
     def _binds_again(self, name: str, scope: Scope, line: int) -> bool:
-        """Return whether a script may bind a name more than once. Bindings that always follow `line` do not count."""
+        """Return whether a name may be bound more than once, not counting bindings that always follow `line`."""
         variable = self.variables.named(name, scope.node)
         if (variable, line) not in self._rebound:
             stores = [
@@ -234,7 +229,6 @@ class Writes(AttributeWrites):
 
     @cached_property
     def _given(self) -> dict[ScopeVariable, int]:
-        """For each variable, the number of its bindings as a parameter, an import, a function or a class."""
         found: dict[ScopeVariable, int] = {}
         for node in walk(self.script.tree):
             names: list[str] = []
@@ -277,7 +271,7 @@ class Writes(AttributeWrites):
         return found
 
     def _set_through(self, names: ast.Call) -> set[str]:
-        """Return the global names that a use of `globals()`, `locals()` or `vars()` may set; "" stands for any name."""
+        """Return the global names that `globals()`, `locals()` or `vars()` may set; "" stands for any name."""
         parent = self.variables.above[id(names)]
         outer = self.variables.above.get(id(parent))
         if last_name(names) != "globals" and not isinstance(self.variables.function(names), ast.Module):
@@ -309,7 +303,7 @@ def _context(node: ast.expr) -> ast.expr_context:
 
 
 def _path(node: ast.expr) -> list[str]:
-    """Return `["a", "b", "c"]` for `a.b["c"]`. The first element is empty unless the expression begins with a name."""
+    """Return `["a", "b", "c"]` for `a.b["c"]`; the first is empty unless the expression begins with a name."""
     found: list[str] = []
     while isinstance(node, ast.Attribute | ast.Subscript):
         if isinstance(node, ast.Attribute):

@@ -60,7 +60,7 @@ _SHARES = ("Subset", "random_split")
 
 
 def _drawn_count(tracer: Tracer, draw: ast.Call) -> Origin | None:
-    """Return the number of samples in a randomly drawn batch, from the shape of its random numbers; None if unknown."""
+    """Return the samples of a random batch, from its numbers' shape; None if unknown."""
     function = tracer.script.functions.get(last_name(draw))
     if function is None:
         return None
@@ -140,7 +140,6 @@ def written_class(script: Script) -> Written:
 
 
 def _line_of(error: BaseException) -> int:
-    """Return the script's line that was being analysed when an error was raised; 0 if unknown."""
     frames = list(walk_tb(error.__traceback__))
     for frame, _ in reversed(frames):
         for value in frame.f_locals.values():
@@ -151,7 +150,7 @@ def _line_of(error: BaseException) -> int:
 
 
 def _opened(method: MethodLines, line: str, parameters: tuple[str, ...]) -> MethodLines:
-    """Return a method with a line to fill in as its first line."""
+    """Put a line to fill in before a method's others."""
     if not method.same_as:
         return replace(method, lines=[line, *method.lines])
     given = "samples" if method.name == "collate" else ", ".join(parameters)
@@ -163,7 +162,6 @@ def _opened(method: MethodLines, line: str, parameters: tuple[str, ...]) -> Meth
 
 class _Writer(LoopMethods, UpdateMethods):
     def written(self) -> Written:
-        """Write the generated class, and return it with a list of what is left to do."""
         loader = loader_of(self.tracer, self.batch.loader)
         training = self._training()
         model = self._model()
@@ -226,7 +224,6 @@ class _Writer(LoopMethods, UpdateMethods):
     def _with_effects(
         self, methods: list[MethodLines], made: list[MethodLines], batch: list[str], loader: Loader
     ) -> list[MethodLines]:
-        """Return the methods, with a line to fill in for each statement of the script whose effect is missing."""
         if self.loop is None:
             return methods
         source = "\n".join(
@@ -276,7 +273,6 @@ class _Writer(LoopMethods, UpdateMethods):
     def _with_unknown(
         self, methods: list[MethodLines], made: list[MethodLines], batch: list[str], trunk: frozenset[int]
     ) -> list[MethodLines]:
-        """Return the methods, with a line to fill in for each statement that may change a value they read."""
         assert self.loop is not None
         trees = [ast.parse("\n".join([f"class {NAME}:", *each.text])) for each in [*methods, *made]]
         free = set().union(
@@ -323,10 +319,9 @@ class _Writer(LoopMethods, UpdateMethods):
         return methods
 
     def _set_by_methods(self) -> Iterator[tuple[str, ast.stmt]]:
-        """Yield the statements in methods that replace a model or optimizer in `self`.
+        """Yield statements in methods that replace a model or optimizer in `self`, with which of the two.
 
-        Each comes as (`model` or `optimizer`, statement). Methods other than `__init__` only count if the script calls
-        them by name.
+        Methods other than `__init__` only count if the script calls them by name.
         """
         for part, node, scope in self._read_parts():
             key, origin = key_of(node), self.tracer.trace(node, scope)
@@ -344,10 +339,7 @@ class _Writer(LoopMethods, UpdateMethods):
                         yield part, self.variables.statement(each.value)
 
     def _copied_late(self) -> Iterator[tuple[str, ast.stmt]]:
-        """Yield the statements that copy a model after its optimizer is made.
-
-        The optimizer then updates the original.
-        """
+        """Yield the statements that copy a model after its optimizer, which then updates the original."""
         keys = {each.key for each in self.models.values()}
         for scope in self.tracer.scopes:
             made = [o.node.lineno for o in self.updates.all.values() if o.scope.node is scope.node]
@@ -363,10 +355,7 @@ class _Writer(LoopMethods, UpdateMethods):
                     yield "optimizer", each
 
     def _read_parts(self) -> Iterator[tuple[str, ast.expr, Scope]]:
-        """Yield the expressions by which a step reads its model, optimizer and data.
-
-        Each comes as (`model`, `optimizer` or `dataset`; the expression; its scope).
-        """
+        """Yield what a step reads as (`model`, `optimizer` or `dataset`; the expression; its scope)."""
         assert self.loop is not None
         owners = {each.key: "model" for each in self.models.values()}
         owners |= {each.key: "optimizer" for each in self.updates.all.values()}
@@ -391,29 +380,25 @@ class _Writer(LoopMethods, UpdateMethods):
                 yield "dataset", value, self.batch.loader.scope
 
     def _iterated(self, node: ast.expr) -> ast.expr:
-        """Return the expression that a loop iterates over, without an `enumerate` around the expression."""
         while isinstance(node, ast.Call) and last_name(node) == "enumerate" and node.args:
             node = node.args[0]
         return node
 
     def _reads(self, tree: ast.AST, name: str) -> bool:
-        """Return whether a method reads a module-level name, directly or through functions that it calls."""
         names = free_names(tree)
         return name in names | names_read(self.script, names)
 
     def _not_imported(self) -> list[ast.stmt]:
-        """Return the top-level statements that do not run when the module is imported."""
         return [*self.ends, *(self.script.guard.body if self.script.guard else [])]
 
     def _imported(self) -> set[int]:
-        """Return the ids of the statements outside of functions and classes that run when the script is imported."""
         scopes = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
         left = [self.script.guard, *self.ends]
         plain = [each for each in self.script.tree.body if each not in left and not isinstance(each, scopes)]
         return {id(each) for each in [*plain, *here(plain)]}
 
     def _with_evaluation(self, methods: list[MethodLines], scope: Scope) -> list[MethodLines]:
-        """Return the methods, with a line to fill in for computations that a step makes in evaluation mode."""
+        """Add a line to fill in for what a step computes in evaluation mode."""
         keys = {each.key for each in self.models.values()}
         keys |= set(self._parts(self._model_roles("model")))
 
@@ -435,7 +420,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return methods
 
     def _with_clearing(self, methods: list[MethodLines]) -> list[MethodLines]:
-        """Return the methods, with a line to fill in if the script does not clear its gradients for each batch."""
+        """Add a line to fill in if the script does not clear its gradients for each batch."""
         if self.loop is None or is_cleared(self.script, self.loop):
             return methods
         lines = [str(each) for each in clearing_lines(self.script)]
@@ -448,7 +433,6 @@ class _Writer(LoopMethods, UpdateMethods):
         return [each if each.name != name else _opened(each, line, ()) for each in methods]
 
     def _note_skips(self) -> None:
-        """Record the batches that the script skips but the generated class trains on."""
         loop = self.loop
         if loop is None or (loop.call is not None and place_of_node(loop.call) in self.places):
             return  # the class calls the function that makes the step
@@ -468,7 +452,6 @@ class _Writer(LoopMethods, UpdateMethods):
             self.notes.append(f"The script {ends} {where}; the class {goes}.")
 
     def _note_sampler(self) -> None:
-        """If the script's loader has a sampler that selects or orders the samples, record this."""
         loader = self.batch.loader
         if loader is None or not isinstance(loader.node, ast.Call):
             return
@@ -498,7 +481,6 @@ class _Writer(LoopMethods, UpdateMethods):
             self.left.append("The batch size was not found: add `batch = N` to the class.")
 
     def _note_function(self, scope: Scope) -> None:
-        """If a decorator or a derived class may change what a training function does, record this."""
         function = scope.node
         if isinstance(function, ast.Module):
             return
@@ -515,7 +497,7 @@ class _Writer(LoopMethods, UpdateMethods):
             )
 
     def _note_part_of_batches(self) -> None:
-        """If the script iterates over only a part of its loader, for example with `itertools.islice`, record this."""
+        """Record that the script iterates over only a part of its loader, as with `itertools.islice`."""
         node = self.loop.node if self.loop is not None else None
         for each in walk(node.iter) if isinstance(node, ast.For) else ():
             if isinstance(each, ast.Call) and last_name(each) == "islice":
@@ -552,7 +534,6 @@ class _Writer(LoopMethods, UpdateMethods):
         return [each if each.name != within else _opened(each, line, parameters) for each in methods]
 
     def _is_done_once(self, effect: Effect) -> bool:
-        """Return whether a statement runs only once, before the training loop."""
         assert self.loop is not None
         for scope in self.tracer.scopes:
             inner = list(here(scope.node.body))
@@ -567,7 +548,6 @@ class _Writer(LoopMethods, UpdateMethods):
         return False
 
     def _is_called_once(self, scope: Scope) -> bool:
-        """Return whether the script calls a function in only one place, at the top level and outside of loops."""
         callers = self.tracer.calls(scope)
         if len(callers) != 1 or not isinstance(callers[0][1].node, ast.Module):
             return False
@@ -575,10 +555,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return all(callers[0][0] not in here(each.body) for each in loops)
 
     def _place_of(self, effect: Effect, methods: list[MethodLines]) -> str:
-        """Return the name of the method in which the user should repeat a statement's effect.
-
-        For a change of the model between backward and update, this is `before_update`.
-        """
+        """Return the method in which to repeat an effect; between backward and update, `before_update`."""
         loop = self.loop
         assert loop is not None
         nodes = list(in_step(loop.body))
@@ -600,13 +577,11 @@ class _Writer(LoopMethods, UpdateMethods):
         return "before_update" if between and effect.part == "model" else "step"
 
     def _measure(self, dataset: MethodLines, batch: list[str]) -> None:
-        """Set the expression by which a method computes the number of batches in an epoch."""
         if batch and not dataset.is_open and not dataset.problems:
             made = f"len({dataset.same_as}())" if dataset.same_as else "len(self.dataset())"
             self.length = f'max(1, {made} // (self.batch * int(os.environ["WORLD_SIZE"])))'
 
     def _not_in_class(self) -> list[str]:
-        """Return a sentence for each training loop, call and schedule that the generated class does not have."""
         sentences = []
         if len(self.loops) > 1:
             lines = [str(each.node.lineno) for each in self.loops]
@@ -631,7 +606,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return sentences
 
     def _undivided(self, loader: Loader) -> list[str]:
-        """Return a list with a warning if an iterable dataset of the script gives all ranks the same samples."""
+        """Warn if an iterable dataset of the script gives all ranks the same samples."""
         name = last_name(loader.dataset.node) if loader.dataset is not None else ""
         if not self.script.derives(name, ("IterableDataset",)):
             return []
@@ -673,7 +648,6 @@ class _Writer(LoopMethods, UpdateMethods):
         )
 
     def _drawn(self, draw: ast.Call) -> MethodLines:
-        """Return the method `dataset` for a script that draws its batches from a function."""
         assert self.loop is not None
         renderer = self._renderer_of({})
         call = renderer.render(draw, self.loop.body_scope)
@@ -748,10 +722,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return self._with_changes(part, self._made_by(part, origin), [origin])
 
     def _with_changes(self, part: str, made: MethodLines, origins: list[Origin]) -> MethodLines:
-        """Return the method, with a line to fill in for each statement that changes the object which the method makes.
-
-        If the method can repeat all of these changes, it repeats them instead.
-        """
+        """Repeat the script's changes to the objects, or add a line to fill in for each."""
         found = [
             (origin, each)
             for origin in origins
@@ -783,7 +754,7 @@ class _Writer(LoopMethods, UpdateMethods):
         return MethodLines(part, made.parameters, lines, problems=made.problems)
 
     def _is_done_again(self, part: str, change: Mutation, scope: Scope) -> bool:
-        """Return whether a method can repeat a change, such as `model.apply(...)` or taking a part of a dataset."""
+        """Return whether a method can repeat a change, such as `model.apply(...)` or a dataset's part."""
         statement, guard = change.statement, self.script.guard
         tests = tuple(each for each in change.tests if guard is None or each[0] is not guard.test)
         if (
@@ -798,7 +769,6 @@ class _Writer(LoopMethods, UpdateMethods):
         return isinstance(call, ast.Call) and last_name(call) == "apply" and len(call.args) == 1
 
     def _trained_from(self, scope: Scope) -> list[ast.stmt | ast.expr]:
-        """Return the training loop and the calls that lead to it, within one function, in order."""
         if self.loop is None:
             return []
         trains = {getattr(each.node, "name", "") for each in (self.loop.scope, self.loop.body_scope)} - {""}
@@ -812,7 +782,7 @@ class _Writer(LoopMethods, UpdateMethods):
         )
 
     def _is_after_training(self, change: Mutation, scope: Scope) -> bool:
-        """Return whether a change comes after a function first trains, and is not in a loop that trains again."""
+        """Return whether a change comes after training first begins, and is not in a loop that trains again."""
         line = change.statement.lineno
         for each in self._trained_from(scope)[:1]:
             again = any(first <= each.lineno <= last for first, last in change.loops)
@@ -820,7 +790,6 @@ class _Writer(LoopMethods, UpdateMethods):
         return False
 
     def _is_in_a_step(self, change: Mutation) -> bool:
-        """Return whether the training loop's body makes a change, and does so under a condition."""
         return (
             bool(change.tests)
             and self.loop is not None
@@ -828,14 +797,12 @@ class _Writer(LoopMethods, UpdateMethods):
         )
 
     def _is_in_an_epoch(self, change: Mutation, origins: list[Origin]) -> bool:
-        """Return whether a change is conditional and inside the loop over epochs."""
         begins = [each.lineno for origin in origins for each in self._trained_from(origin.scope)[:1]]
         around = any(first <= line <= last for first, last in change.loops for line in begins)
         within = self.loop is not None and change.statement in here(self.loop.node.body)
         return bool(change.tests) and around and not within
 
     def _is_before_training(self, change: Mutation, scope: Scope) -> bool:
-        """Return whether a change comes before the function trains, or before it returns the object."""
         loop, line = self.loop, change.statement.lineno
         if loop is None:
             return False
@@ -857,7 +824,6 @@ class _Writer(LoopMethods, UpdateMethods):
         return line < min(lines) if lines else line < max(ends, default=0)
 
     def _done_again(self, part: str, origins: list[Origin], changes: list[Mutation]) -> MethodLines:
-        """Return a method that makes these objects and repeats the script's changes to them."""
         names = list(self.models) if len(origins) > 1 else ["made"]
         roles = {origin.key: name_of(name) for name, origin in zip(names, origins, strict=True)}
         renderer = self._renderer_of(self._with_others(roles))
@@ -877,7 +843,6 @@ class _Writer(LoopMethods, UpdateMethods):
         )
 
     def _once_more(self, change: Mutation, name: str, origin: Origin, renderer: Renderer) -> ast.stmt:
-        """Return the statement that repeats a change to an object, which is called `name` in the method."""
         statement = change.statement
         if isinstance(statement, ast.Expr):
             return ast.Expr(renderer.render(statement.value, origin.scope))
@@ -890,12 +855,12 @@ class _Writer(LoopMethods, UpdateMethods):
         return ast.Assign([ast.Name(name, ast.Store())], made)
 
     def _names(self, target: ast.expr, change: Mutation) -> bool:
-        """Return whether an assignment computes its value from `target`, as in `data, rest = random_split(data)`."""
+        """Return whether an assignment computes from its own target, as in `data, rest = random_split(data)`."""
         key = key_of(target)
         return bool(key) and any(key_of(each) == key for each in walk(change.value or target))
 
     def _alters(self, part: str, change: Mutation, scope: Scope) -> bool:
-        """Return whether a change makes the model or dataset a different one, for example with a new head."""
+        """Return whether a change makes another model or dataset, for example with a new head."""
         statement = change.statement
         if change.value is not None:
             return last_name(self.tracer.innermost(change.value, scope)) not in (*LISTED, *_SHARES)

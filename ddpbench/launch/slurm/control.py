@@ -106,7 +106,7 @@ def environment(script: Path | None) -> dict[str, str]:
 
 
 def _asked(argv: Sequence[str], script: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a Slurm command to its end and return its result; `script` is the script that it submits, if any.
+    """Run a Slurm command; `script` is the script that it submits, if any.
 
     Raises:
         UnreachableError: the command cannot be run, or does not answer within `ASK_S`.
@@ -124,7 +124,7 @@ def _asked(argv: Sequence[str], script: Path | None = None) -> subprocess.Comple
 
 
 def _complaint(done: subprocess.CompletedProcess[str]) -> str:
-    """Return a command's error message on one line; if it printed none, its exit code."""
+    """Return a command's error message on one line, or else its exit code."""
     text = done.stderr or done.stdout
     lines = [re.sub(r"^\w+: (error: )?", "", line.strip()) for line in text.splitlines()]
     return "; ".join(dict.fromkeys(filter(None, lines))) or f"exit code {done.returncode}"
@@ -276,12 +276,12 @@ def strays(scripts: Collection[Path], known: Collection[str]) -> dict[Path, str]
 
 
 def _place(script: Path | str) -> str:
-    """Resolve the symbolic links in a script's path, because Slurm may report the path by a different name."""
+    """Resolve links in a script's path, which Slurm may report by another name."""
     return os.path.realpath(script)
 
 
 def _queue() -> dict[str, tuple[JobState, str]]:
-    """Return the state and the script of each of the user's jobs that squeue lists, by id."""
+    """Return the state and the script of each of the user's jobs in squeue, by id."""
     done = _asked(["squeue", "-h", "-t", "all", "-o", "%i|%T|%N|%r|%o", f"--user={os.getuid()}"])
     if done.returncode:
         raise UnreachableError(f"squeue: {_complaint(done)}")
@@ -295,7 +295,7 @@ def _queue() -> dict[str, tuple[JobState, str]]:
 
 
 def _ended(job_id: str) -> JobState:
-    """Return the final state of a job that has left the queue, from Slurm's accounting; `GONE` if it has no record."""
+    """Return the final state of a job from Slurm's accounting; `GONE` if it has no record."""
     if shutil.which("sacct") is not None:
         done = _asked(["sacct", "-n", "-X", "-P", "-j", job_id, "-o", "State,NodeList"])
         state, _, nodes = done.stdout.strip().partition("\n")[0].partition("|")

@@ -106,7 +106,7 @@ def gpus_per_node(request: Request, shape: JobShape, cases: Sequence[Case]) -> f
 
 
 def _gpus_in(value: str) -> int | None:
-    """Return the number of GPUs in a list of resources such as `gpu:a100:8,nvme:1`; None if it lists no GPU."""
+    """Return the GPUs in a list such as `gpu:a100:8,nvme:1`; None if it lists none."""
     counts = [int(match[1] or 1) for part in value.split(",") if (match := _GPUS.fullmatch(part.strip()))]
     return sum(counts) if counts else None
 
@@ -118,7 +118,7 @@ def _count(value: str) -> int:
 
 
 def _hours(costs: Sequence[SizeCosts]) -> str:
-    """Return as text the estimated and the maximal node hours in total, and GPU hours too if GPUs are requested."""
+    """Return the estimated and maximal node hours in total, and GPU hours if GPUs are requested."""
     kinds = {
         "node hours": [float(one.nodes) for one in costs],
         "GPU hours": [one.nodes * one.gpus_per_node for one in costs],
@@ -135,5 +135,5 @@ def _hours(costs: Sequence[SizeCosts]) -> str:
 
 
 def _shown(hours: float) -> str:
-    """Return hours as text with two digits, or as a whole number from 10 on."""
+    """Return two digits, or a whole number from 10 on."""
     return f"{hours:.2g}" if hours < 9.95 else f"{hours:,.0f}"

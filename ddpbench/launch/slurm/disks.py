@@ -130,10 +130,7 @@ def archive(run: Path) -> str:
 
 
 def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Return an archive entry without its owner if it is a file or folder.
-
-    For anything else return None, which leaves it out.
-    """
+    """Return a file's or folder's entry without its owner; None leaves anything else out."""
     if not (entry.isfile() or entry.isdir()):
         return None
     entry.uid = entry.gid = 0
@@ -142,10 +139,7 @@ def _plain(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def _srun(job_id: str | None, nodes: str, count: int, request: Request) -> list[str]:
-    """Return the start of an srun command that runs one process on each of `count` nodes.
-
-    `job_id` is the running job that has the nodes; None if the job has ended.
-    """
+    """Return the start of an srun command for one process per node; `job_id` is None after the job."""
     line = [
         "srun",
         "--quiet",
@@ -221,7 +215,7 @@ def fetch(run: Path, where: str, nodes: str, count: int, request: Request, *, jo
 
 
 def _unpack(run: Path, data: bytes) -> None:
-    """Unpack fetched records (`data`, an archive) into the run directory, without overwriting newer files.
+    """Unpack fetched records into the run, without overwriting newer files.
 
     Raises:
         UnreachableError: the archive was cut short in transfer.

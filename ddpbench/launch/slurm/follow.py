@@ -191,10 +191,7 @@ class Follower:
                 self.sleep(pause)
 
     def _adopt(self, *only: SubmittedSize) -> None:
-        """Record active jobs that were submitted but never recorded.
-
-        If sizes are given, look only at the jobs of these sizes.
-        """
+        """Record active jobs that were submitted but never recorded, of all sizes or of those given."""
         sizes = {size.script: size for size in only or self.submission.sizes}
         known = {job.job_id for size in self.submission.sizes for job in size.jobs}
         for script, job_id in control.strays(list(sizes), known).items():
@@ -212,10 +209,9 @@ class Follower:
         return control.states(jobs)
 
     def _fetch(self, size: SubmittedSize, state: JobState | None) -> bool:
-        """Fetch the last job's records from its nodes' own disks if that is due.
+        """Fetch the last job's records if due; return whether this size's next step can be decided.
 
-        This is due about every minute while the job runs, and once more after its end. Returns whether the next step
-        for this size can be decided.
+        Due about every minute while the job runs, and once more after its end.
         """
         nodes, last, runs = size.shape.nodes, size.jobs[-1], state is not None and state.active
         if state is not None and state.nodes and state.nodes != last.nodes:
@@ -246,7 +242,7 @@ class Follower:
         return True
 
     def _unfetched(self, size: SubmittedSize, state: JobState | None, error: UnreachableError) -> bool:
-        """Report that an ended job's records could not be fetched. Return True if they are lost for good."""
+        """Report that an ended job's records were not fetched; return True if they are lost for good."""
         nodes, last = size.shape.nodes, size.jobs[-1]
         self._tried[nodes] = self._tried.get(nodes, 0) + 1
         kept = f"{size.name}: records of job {last.job_id} are still on {last.nodes}: {error}"
@@ -262,7 +258,6 @@ class Follower:
         return False
 
     def _lost(self, size: SubmittedSize, why: str) -> None:
-        """Report that an ended job's measurements since the last fetch are lost, and stop fetching its records."""
         job = size.jobs[-1].job_id
         self.listener.event(
             f"{size.name}: the records that job {job} made since the last fetch are lost: {why}"
@@ -350,7 +345,6 @@ class Follower:
 
 
 def _words(last: SubmittedJob, state: JobState) -> str:
-    """Return a phrase for a job's state."""
     if state.state == "RUNNING":
         return f"job {last.job_id} runs on {state.nodes}"
     if state.state == "PENDING":
@@ -360,7 +354,6 @@ def _words(last: SubmittedJob, state: JobState) -> str:
 
 
 def _why(size: SubmittedSize, last: SubmittedJob, state: JobState | None, progress: RunProgress) -> str:
-    """Return a sentence that says why no further job is submitted for a size."""
     ended = state.state if state is not None else GONE
     output = size.output(last.job_id)
     if ended.startswith("CANCELLED"):

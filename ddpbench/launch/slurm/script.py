@@ -92,7 +92,7 @@ def _options(
     time_s: float,
     local: bool,
 ) -> list[tuple[str, str | None]]:
-    """Return sbatch's options for a script. A user's option replaces ddpbench's option of the same name."""
+    """Return sbatch's options; a user's option replaces ddpbench's of the same name."""
     options: list[tuple[str, str | None]] = [
         ("job-name", name),
         ("nodes", str(shape.nodes)),

@@ -229,7 +229,7 @@ def plan_submission(
 
 
 def _check_device(request: Request, planned: PlannedFor, overrides: Sequence[str]) -> None:
-    """Check that jobs that request GPUs would use them, because on a login node device `auto` may mean CPUs.
+    """Check that jobs that request GPUs would use them: on a login node, `auto` may mean CPUs.
 
     Raises:
         RequestError: GPUs are requested, all cases use CPUs, and no override sets base.device.
@@ -266,10 +266,9 @@ def _check_same(found: Submission, asked: Mapping[str, Any]) -> None:
 
 
 def _cases_of(nodes: int, sizes: Sequence[int], planned: PlannedFor) -> list[PlannedCase]:
-    """Return the cases to run on `nodes` nodes, and their base cases.
+    """Return the cases for `nodes` nodes, the fewest in `sizes` with room, and their base cases.
 
-    A case runs on the smallest number of nodes in `sizes` that has room for it. Skipped cases belong to the largest
-    number.
+    Skipped cases belong to the largest number.
     """
 
     def home(entry: PlannedCase) -> int:
@@ -354,10 +353,7 @@ def needs(submission: Submission) -> dict[int, float]:
 
 
 def _cpus(cases: Sequence[Case]) -> int | None:
-    """Return the most cores that a rank of these cases needs; None for cases on GPUs, where Slurm's default is better.
-
-    A rank needs a core for each of its threads and loader workers.
-    """
+    """Return the most cores that a rank needs for threads and loader workers; None on GPUs."""
     if any(case.device == "cuda" for case in cases):
         return None
     return max((case.threads_per_rank + case.loader_workers for case in cases), default=None)

@@ -187,7 +187,6 @@ def drawing(families: Sequence[str] = ()) -> Iterator[set[str]]:
 
 @contextmanager
 def _clean_texts() -> Iterator[None]:
-    """Apply `clean` to every text that matplotlib draws or measures within this context, including labels and ticks."""
     from matplotlib.text import Text
 
     before = Text.set_text

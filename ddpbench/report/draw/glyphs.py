@@ -30,10 +30,7 @@ def fonts_with(characters: Collection[str]) -> Sequence[str]:
 
 
 def _installed() -> Iterator[tuple[str, set[str]]]:
-    """Yield each installed font family with the characters that it has.
-
-    Bitmap fonts, such as those of emoji, are left out, because they cannot be drawn.
-    """
+    """Yield each installed font family with its characters, except bitmap fonts, which cannot be drawn."""
     from matplotlib import font_manager
     from matplotlib.ft2font import FT2Font
 

@@ -75,12 +75,11 @@ class Painter:
 
 
 def _area(picture: Picture) -> float:
-    """Return a picture's area in square inches, as a rough measure of the time to draw it."""
     return picture.width_in * picture.height_in
 
 
 def _name(picture: Picture) -> str:
-    """Return the picture's file name in the cache, a digest of the picture; empty if the picture cannot be pickled."""
+    """Return a digest of the picture as its file name in the cache; empty if it cannot be pickled."""
     wanted = picture.wanted
     try:
         # the order of sets differs from process to process

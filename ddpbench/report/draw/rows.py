@@ -132,7 +132,7 @@ def rows_taken(groups: Groups, *, above: int = 0) -> int:
 
 
 def _rows(point: Point, above: int) -> int:
-    """Return the number of rows that a point takes. Next to the axes, one row has room for two lines of a name."""
+    """Return the rows that a point takes; next to the axes, one row has room for two lines."""
     if not above:
         return max(1, point.lines.count("\n"))
     return 2 if above == 1 else 3 + _stacked(point.name).count("\n")
@@ -143,7 +143,6 @@ def _stacked(name: str) -> str:
 
 
 def _heading(heading: str, over: bool, above: int) -> str:
-    """Return a group's heading, broken into lines that fit in bold type."""
     text = f"{heading}{', oversubscribed' if over else ''}"
     return in_lines(text, (_PHONE_ROW_IN if above else _HEADINGS_IN) / 1.1, style.LABEL_PT)
 
@@ -202,7 +201,6 @@ def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> 
 
 
 def _finish(axes: Axes, groups: Groups, xlabel: str, *, above: int) -> None:
-    """Scale and label the axis of values: from 0, or logarithmic if the points span a decade."""
     values = [value for _, _, points in groups for point in points for value in _values(point)]
     if values and spans_decades(min(values), max(values)):
         scale(axes.xaxis, min(values), max(values))
@@ -220,7 +218,6 @@ def _finish(axes: Axes, groups: Groups, xlabel: str, *, above: int) -> None:
 
 
 def _values(point: Point) -> list[float]:
-    """Return all values that are drawn for a point: its estimate, the ends of its interval, and its launches."""
     if point.estimate is None:
         return []
     ends = (point.estimate.value, point.estimate.low, point.estimate.high)
@@ -228,7 +225,6 @@ def _values(point: Point) -> list[float]:
 
 
 def _head(axes: Axes, place: float, heading: str, rows: int, *, over: bool, inset: int) -> None:
-    """Write a group's heading above its rows, and shade the group if it ran oversubscribed."""
     further = heading.count("\n")
     if over:
         axes.axhspan(
@@ -251,7 +247,6 @@ def _head(axes: Axes, place: float, heading: str, rows: int, *, over: bool, inse
 
 
 def _words_above(axes: Axes, place: float, point: Point, above: int, *, over: bool, **words: Any) -> None:
-    """Write a point's name and words above it, on one line if `above` is 1, on separate lines if 2."""
     ground = style.OVERSUBSCRIBED_GROUND if over else style.GROUND
     lines = _rows(point, above) - 1
     if above > 1:

@@ -94,5 +94,4 @@ def _collide(places: Sequence[float], low: float, high: float, length_in: float,
 
 
 def _lies(axis: Axis) -> bool:
-    """Return whether the axis is horizontal (an x axis)."""
     return axis is axis.axes.xaxis

@@ -29,7 +29,7 @@ class Sheet:
         self._shifted_in = shifted_in
 
     def _place(self, x: float, y: float) -> tuple[float, float]:
-        """Convert a position on the sheet from inches to fractions of the figure."""
+        """Convert inches on the sheet to fractions of the figure."""
         return (
             (x + self._shifted_in) / self.figure.get_figwidth(),
             (y + self._lifted_in) / self.figure.get_figheight(),
@@ -87,14 +87,12 @@ class Sheet:
 
 
 def _round() -> MaxNLocator:
-    """Return a locator of ticks at multiples of 1, 2 or 5 times a power of ten."""
     from matplotlib.ticker import MaxNLocator
 
     return MaxNLocator("auto", steps=[1, 2, 5, 10])
 
 
 def _with_thousands() -> ScalarFormatter:
-    """Return matplotlib's default formatter of linear axes, but with thousands separators."""
     from matplotlib.ticker import ScalarFormatter
 
     class WithThousands(ScalarFormatter):

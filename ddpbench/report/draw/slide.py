@@ -42,7 +42,6 @@ def draw_slide(picture: Picture, formats: Iterable[str]) -> dict[str, bytes]:
 
 
 def _inch_of(figure: Figure) -> float:
-    """Return the scale of the figure on the slide, in inches per inch of the figure. Below 1, the figure is reduced."""
     return WIDTH_IN / figure.get_figwidth()
 
 
@@ -57,10 +56,7 @@ def _fitting(picture: Picture) -> Figure:
 
 
 def _laid(picture: Picture, larger: float) -> Figure:
-    """Return the slide as a matplotlib figure with the picture's dimensions. Saving scales it to the slide's size.
-
-    The picture's text is enlarged by the factor `larger`.
-    """
+    """Return the slide with the picture's dimensions, which saving scales; `larger` enlarges the text."""
     from matplotlib.figure import Figure
     from matplotlib.text import Text
 
@@ -107,7 +103,7 @@ def _laid(picture: Picture, larger: float) -> Figure:
 
 
 def _title(heading: str) -> tuple[list[str], float]:
-    """Return the title's lines and font size in points. The size is reduced if there would be more than two lines."""
+    """Return the title's lines and font size in points, reduced if there would be more than two lines."""
     size = _TITLE_PT
     while len(lines := _lines(heading, size, "bold")) > 2 and size > _TITLE_PT / 1.5:
         size -= 1
@@ -115,7 +111,6 @@ def _title(heading: str) -> tuple[list[str], float]:
 
 
 def _lines(text: str, points: float, weight: Literal["normal", "bold"] = "normal") -> list[str]:
-    """Break a text into lines that fit the slide's width."""
     room = 72 * (WIDTH_IN - 2 * _MARGIN_IN)
     lines: list[str] = []
     for word in " ".join(wrapped(text, len(text) + 1)).split(" "):
@@ -128,7 +123,7 @@ def _lines(text: str, points: float, weight: Literal["normal", "bold"] = "normal
 
 
 def _collisions(figure: Figure) -> int:
-    """Return the number of pairs of texts that overlap, plus the number of texts that the figure's edge cuts off."""
+    """Count the overlapping pairs of texts and the texts that the figure's edge cuts off."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.text import Text
 

@@ -69,7 +69,6 @@ def slim(svg: bytes, prefix: str, size: tuple[int, int]) -> bytes:
 
 
 def _set_root(root: Element, prefix: str, size: tuple[int, int]) -> None:
-    """Give the root its id and size, and hide its texts from screen readers, which read the figure's description."""
     box = root.attrib.get("viewBox", "")
     root.attrib.clear()
     width, height = map(str, size)
@@ -80,7 +79,6 @@ def _set_root(root: Element, prefix: str, size: tuple[int, int]) -> None:
 
 
 def _drop(node: Element) -> None:
-    """Remove metadata, and the line breaks between elements."""
     for child in list(node):
         if child.tag == f"{_SVG}metadata":
             node.remove(child)
@@ -92,7 +90,7 @@ def _drop(node: Element) -> None:
 
 
 def _own_rules(node: Element) -> list[str]:
-    """Remove matplotlib's own style sheets, which would also apply to the page, and return their rules."""
+    """Remove matplotlib's style sheets, which would also apply to the page, and return their rules."""
     rules: list[str] = []
     for child in list(node):
         if child.tag == f"{_SVG}style":
@@ -133,7 +131,7 @@ def _letters(number: int) -> str:
 
 
 def _rounded(text: str) -> str:
-    """Return an attribute's text with its lengths rounded. Factors in `scale(...)` stay unchanged."""
+    """Round the lengths in an attribute, but not the factors in `scale(...)`."""
     kept = _SCALE.findall(text)
     parts = [_NUMBER.sub(lambda match: _short(float(match[0])), part) for part in _SCALE.split(text)]
     return "".join(part + scale for part, scale in zip(parts, [*kept, ""], strict=True))
@@ -148,7 +146,7 @@ def _short(value: float) -> str:
 def _relative(path: str) -> str:
     """Convert an SVG path to relative coordinates, rounded so that errors do not add up.
 
-    Results are cached, because most paths are outlines of letters, which all figures share.
+    Results are cached, because all figures share the outlines of letters.
     """
     x = y = begin_x = begin_y = 0.0
     steps: list[tuple[str, Sequence[float]]] = []
@@ -196,7 +194,7 @@ def _place_by_attributes(node: Element) -> None:
 
 
 def _styles_written_once(root: Element, scope: str) -> str:
-    """Replace each style that occurs several times by a class, and return the classes' rules within `scope`."""
+    """Replace each repeated style by a class, and return the classes' rules within `scope`."""
     counts = Counter(
         node.attrib["style"] for node in root.iter() if "style" in node.attrib and node is not root
     )
@@ -213,7 +211,6 @@ def _styles_written_once(root: Element, scope: str) -> str:
 
 
 def _unwrap(node: Element) -> None:
-    """Replace groups without attributes by their content."""
     for child in node:
         _unwrap(child)
     content: list[Element] = []

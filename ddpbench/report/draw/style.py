@@ -57,7 +57,7 @@ _LIGHT = 0.35
 
 
 def _light(colour: str) -> bool:
-    """Return whether a colour's relative luminance (WCAG 2) is so high that it needs an outline on white."""
+    """Return whether the relative luminance (WCAG 2) is so high that it needs an outline on white."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (
         part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts

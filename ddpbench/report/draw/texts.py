@@ -61,13 +61,12 @@ def finished(svg: bytes, families: Sequence[str]) -> bytes:
 
 
 def _declarations(style: str) -> list[tuple[str, str]]:
-    """Split a style into names and values. A font's name may contain a semicolon; the part after it is left out."""
+    """Split a style into names and values; text after a semicolon in a font's name is dropped."""
     pairs = (one.split(": ", 1) for one in style.split("; "))
     return [(pair[0], pair[1]) for pair in pairs if len(pair) == 2]
 
 
 def _place(node: Element) -> None:
-    """Remove a rotation by 0, and replace a translation by `x` and `y`."""
     transform = _ROTATION.sub("", node.attrib.pop("transform", "")).strip()
     if moved := _TRANSLATE.fullmatch(transform):
         node.set("x", moved[1])

@@ -39,7 +39,7 @@ _PHONE_PANEL_IN = 3.2
 
 
 def _rate(row: Row) -> float | None:
-    """Return the bandwidth of a case's links, bit/s; None if the links differ, or if there are none."""
+    """Return the links' bandwidth (bit/s); None if they differ or there are none."""
     links = links_of(row.case.fabric)
     return links.bandwidth[0] if links is not None and len(links.bandwidth) == 1 else None
 
@@ -154,10 +154,6 @@ def picture(lines: Sequence[Series], index: int, standings: Mapping[str, Standin
 
 
 def _title(lines: Sequence[Series], standings: Mapping[str, Standing]) -> str:
-    """Return the finding: whether the best series differs between the fastest and the slowest link.
-
-    For a single series, the finding is how many times as long a step takes on the slowest link as on the fastest.
-    """
     slow, *_, fast = _rates([row for line in lines for row in line.rows])
     ends = f"at {format_bit_rate(slow)} as at {format_bit_rate(fast)}"
     if len(lines) > 1:
@@ -184,7 +180,6 @@ def _title(lines: Sequence[Series], standings: Mapping[str, Standing]) -> str:
 
 
 def _shown_best(lines: Sequence[Series], rate: float, standings: Mapping[str, Standing]) -> Series | None:
-    """Return the series that comparisons show to be best at a bandwidth; None if there is none."""
     return next(
         (
             line
@@ -248,7 +243,6 @@ def _paint(sheet: Sheet, *, lines: Sequence[Series]) -> None:
 
 
 def _paint_narrow(sheet: Sheet, *, lines: Sequence[Series]) -> None:
-    """Paint the layout for a phone, with the names of the series on top and the plots above each other."""
     from matplotlib.lines import Line2D
 
     above = 0.1 + style.LEGEND_LINE_IN * legend_lines(line.name for line in lines)
@@ -293,7 +287,6 @@ def _paint_step_times(axes: Axes, lines: Sequence[Series]) -> None:
 
 
 def _paint_efficiencies(axes: Axes, lines: Sequence[Series]) -> None:
-    """Paint efficiency by bandwidth. The y axis starts at 0, and a dotted line marks the ideal."""
     shown = [row for line in lines for row in line.rows]
     axes.set_title("efficiency (ideal is 1)")
     axes.set_xscale("log")
@@ -306,7 +299,6 @@ def _paint_efficiencies(axes: Axes, lines: Sequence[Series]) -> None:
 
 
 def _finish_rates(axes: Axes, rates: Sequence[float]) -> None:
-    """Set the axis of bandwidths, with a tick at each measured bandwidth."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     axes.set_xlim(rates[0] / 1.3, rates[-1] * 1.3)
@@ -329,7 +321,6 @@ def _step_times_ms(shown: Sequence[Row]) -> list[float]:
 
 
 def _mark_shortest(axes: Axes, lines: Sequence[Series], rates: Sequence[float]) -> None:
-    """Draw a square around the shortest step at each bandwidth."""
     for rate in rates:
         best = _shortest(lines, rate)
         row = next(row for row in best.rows if _rate(row) == rate) if best is not None else None
@@ -347,7 +338,6 @@ def _mark_shortest(axes: Axes, lines: Sequence[Series], rates: Sequence[float]) 
 
 
 def _name_lines(axes: Axes, lines: Sequence[Series], value: _Value) -> None:
-    """Write each series' name to the right of the plot, near the end of its line but without overlapping others."""
     from ddpbench.report.draw.canvas import spread
 
     ends = [value(line.rows[-1]) for line in lines]

@@ -106,7 +106,6 @@ def section(breakdown: Sequence[StepParts], checks: Checked, rows: Sequence[Row]
 
 
 def _apart(bars: Iterable[Bar]) -> list[str]:
-    """Return a note that names cases whose instrumented steps differ in length from timed ones; empty if none do."""
     every = list(bars)
     marked = [bar for bar in every if bar.apart and bar.overhead is not None]
     if not marked:
@@ -157,8 +156,7 @@ def _bars(breakdown: Sequence[StepParts], checks: Checked, rows: Sequence[Row]) 
 def _choose(bars: Sequence[Bar], of: int) -> tuple[list[Bar], list[str]]:
     """Return at most MOST_BARS bars, in order of step time, and a note if some are left out.
 
-    Cases that are not oversubscribed are preferred, then those with the most ranks. `of` is the number of
-    instrumented cases.
+    Cases on separate cores are preferred, then the most ranks. `of` is the number of instrumented cases.
     """
     order = sorted(bars, key=lambda bar: (bar.row.oversubscribed, -bar.row.case.world_size))
     chosen = order[:MOST_BARS]
@@ -172,10 +170,7 @@ def _choose(bars: Sequence[Bar], of: int) -> tuple[list[Bar], list[str]]:
 
 
 def _scales(bars: Sequence[Bar]) -> list[Sequence[Bar]]:
-    """Return the bars in one group, or in two if long bars would make short ones unreadable.
-
-    `bars` must be in order of step time.
-    """
+    """Split the bars, sorted by step time, into two groups if long ones would make short ones unreadable."""
     short = [bar for bar in bars if bar.step.step_time_s < bars[-1].step.step_time_s / _CRUSHED]
     tall = bars[len(short) :]
     return [tall, short] if len(short) >= _FEWEST and len(tall) >= _FEWEST else [bars]
@@ -243,21 +238,17 @@ _MEANINGS = {
 
 
 def _meanings(bars: Sequence[Bar]) -> list[str]:
-    """Return explanations of the drawn parts whose names do not explain themselves."""
     drawn = _fills(bars)
     return [sentence for fill, sentence in _MEANINGS.items() if fill in drawn]
 
 
 @dataclass(frozen=True, slots=True)
 class _Texts:
-    """The times of a bar's parts, as text."""
-
     parts: ByPart[str]
     overlapped: str
 
 
 def _texts(bars: Sequence[Bar]) -> list[_Texts]:
-    """Return the times of each bar's parts as texts in ms, rounded as in the table."""
     texts = []
     for row in _table(bars).evenly_rounded().rows:
         *parts, overlapped = (cell.text for cell in row[2 : 3 + len(style.PHASES)])
@@ -266,10 +257,6 @@ def _texts(bars: Sequence[Bar]) -> list[_Texts]:
 
 
 def _title(bars: Sequence[Bar], start: str) -> str:
-    """Return the finding, preceded by `start`.
-
-    It names the case of several ranks with the most exposed communication.
-    """
     fair = [bar for bar in bars if not bar.row.oversubscribed and bar.row.case.world_size > 1]
     if not fair:
         if any(bar.row.oversubscribed for bar in bars):
@@ -298,10 +285,6 @@ def _title(bars: Sequence[Bar], start: str) -> str:
 
 
 def _exposed(bars: Sequence[Bar]) -> str:
-    """Return a sentence with the longest exposed communication and that case's waiting time, with their intervals.
-
-    Empty if no case has exposed communication.
-    """
     most = max(bars, key=lambda bar: bar.exposed_s)
     if most.exposed_s <= 0:
         return ""
@@ -338,13 +321,11 @@ def _table(bars: Sequence[Bar]) -> Table:
 
 
 def _labels(bars: Sequence[Bar]) -> list[str]:
-    """Return the names of the bars, without a bucket cap that all bars share."""
     names = bars[0].row.names.of(bar.row.case for bar in bars)
     return [names.short(bar.row.case) + MARK * bar.apart for bar in bars]
 
 
 def _shared_cap(bars: Sequence[Bar]) -> str:
-    """Return the bucket cap of all bars with buckets, in words; empty if it differs between bars."""
     caps = {f"{bar.row.bucket_name} buckets" for bar in bars if bar.row.case.bucket_cap_mb is not None}
     return caps.pop() if len(caps) == 1 else ""
 
@@ -378,7 +359,6 @@ def _paint(sheet: Sheet, *, bars: Sequence[Bar], labels: Sequence[str]) -> None:
 
 
 def _paint_narrow(sheet: Sheet, *, bars: Sequence[Bar], labels: Sequence[str]) -> None:
-    """Paint the layout for a phone, with each case's name and total above its bar."""
     import textwrap
 
     axes = sheet.axes(0.12, 0.5, sheet.width_in - 0.3, _NARROW_PITCH_IN * len(bars) + 0.05)
@@ -411,10 +391,7 @@ def _finish(axes: Axes) -> None:
 
 
 def _stack(axes: Axes, place: float, bar: Bar, words: _Texts, longest: float, *, scale: float = 1.0) -> float:
-    """Draw a case's bar and the strip beneath it, both `scale` times as high. Return the bar's end along x.
-
-    Parts that are wide enough show their time as text.
-    """
+    """Draw a case's bar and the strip beneath it, both `scale` times as high; return the bar's end along x."""
     from ddpbench.report.draw.lines import text_width_in
 
     if bar.row.oversubscribed:
@@ -470,14 +447,12 @@ def _stack(axes: Axes, place: float, bar: Bar, words: _Texts, longest: float, *,
 
 
 def _total(bar: Bar) -> str:
-    """Return text with the length of a bar and the duration of the same case's timed steps."""
     estimate = bar.row.step_time_s.scaled(1e3) if bar.row.step_time_s else None
     timed = f"\ntimed {estimate}" if estimate is not None else ""
     return f"{milliseconds(bar.step.step_time_s)} ms{timed}"
 
 
 def _legend(sheet: Sheet, bars: Sequence[Bar], *, columns: int) -> None:
-    """Draw a legend of the parts that occur, in stacking order."""
     from matplotlib.patches import Patch
 
     patches = [Patch(facecolor=fill.colour, label=fill.name, **fill.outline) for fill in _fills(bars)]

@@ -128,15 +128,11 @@ def _picture(
 
 
 def _judged(rows: Sequence[Row], standings: Mapping[str, Standing]) -> bool:
-    """Return whether any of these cases was compared with others in pairs of launches."""
     return any(row.case_id in standings and standings[row.case_id].ratio.has_ends for row in rows)
 
 
 def _sizes(rows: Sequence[Row]) -> tuple[list[int], list[int]]:
-    """Return the numbers of ranks to draw, and the numbers to omit, both ascending.
-
-    Numbers of ranks with several caps are preferred, then large ones.
-    """
+    """Return the numbers of ranks to draw and to omit; those with several caps are preferred, then large ones."""
     sizes = sorted({row.case.world_size for row in rows if _has(row)}, reverse=True)
     several = [
         s
@@ -153,7 +149,6 @@ def _marks(
     omitted: Sequence[int],
     standings: Mapping[str, Standing],
 ) -> list[str]:
-    """Explain the figure's signs, what is missing from it, and how caps were compared, in sentences."""
     marks = marks_of(shown, missing)
     if any(row.case_id in standings and standings[row.case_id].verdict != TOO_FEW for row in shown):
         if _judged(shown, standings):
@@ -186,7 +181,7 @@ def _caption(shown: Sequence[Row], marks: Sequence[str]) -> str:
 
 
 def _timed(shown: Sequence[Row]) -> list[tuple[Row, Interval]]:
-    """Return the cases at the largest number of ranks that was not oversubscribed, with their step times, s."""
+    """Return the cases at the most ranks on separate cores, with their step times, s."""
     fair = [row for row in shown if not row.oversubscribed]
     most = max((row.case.world_size for row in fair), default=0)
     return [
@@ -195,7 +190,6 @@ def _timed(shown: Sequence[Row]) -> list[tuple[Row, Interval]]:
 
 
 def _shortest(shown: Sequence[Row]) -> str:
-    """Return a sentence with the shortest step and its interval; empty if every case was oversubscribed."""
     timed = _timed(shown)
     if not timed:
         return ""
@@ -204,7 +198,6 @@ def _shortest(shown: Sequence[Row]) -> str:
 
 
 def _title(shown: Sequence[Row], standings: Mapping[str, Standing]) -> str:
-    """Return the finding on bucket caps, at the largest number of ranks that was not oversubscribed."""
     timed = _timed(shown)
     if not timed:
         return "Every case with buckets ran oversubscribed: none is ranked"
@@ -224,10 +217,6 @@ def _number(estimate: Interval) -> str:
 def _compared(
     timed: Sequence[tuple[Row, Interval]], standings: Mapping[str, Standing], fastest: str
 ) -> list[str]:
-    """Return phrases that compare the caps at one number of ranks, the longest first.
-
-    `fastest` is the phrase that names the shortest step.
-    """
     judged = [(row, standings[row.case_id]) for row, _ in timed if row.case_id in standings]
     if not judged:
         return [fastest]
@@ -294,10 +283,7 @@ def _table(
 
 
 def _longer(stand: Standing | None) -> Interval | None:
-    """Return by how many per cent a case's step is longer than the step with the fastest other cap.
-
-    None if there are too few pairs of launches.
-    """
+    """Return by how many per cent the step exceeds the fastest other cap's; None for too few pairs."""
     if stand is None or not stand.ratio.has_ends:
         return None
     value, low, high = stand.ratio.value, stand.ratio.low, stand.ratio.high
@@ -307,7 +293,6 @@ def _longer(stand: Standing | None) -> Interval | None:
 
 
 def _digits(rows: Sequence[Row], standings: Mapping[str, Standing]) -> int:
-    """Return the number of decimals in the table's column of differences."""
     decimals = [
         longer.decimals_in_column()
         for row in rows
@@ -346,7 +331,6 @@ def _paint(
     standings: Mapping[str, Standing],
     stacked: bool = False,
 ) -> None:
-    """Paint a panel for each number of ranks, next to each other or, if `stacked`, above each other."""
     from matplotlib.ticker import MaxNLocator
 
     gap, across = 0.25, 1 if stacked else len(sizes)
@@ -404,10 +388,6 @@ def _differences(
     standings: Mapping[str, Standing],
     digits: int,
 ) -> None:
-    """Draw each cap's paired difference from the fastest other cap, %, around a line at 0.
-
-    Numbers are rounded to `digits` decimals, as in the table.
-    """
     from ddpbench.report.draw.canvas import mark
     from ddpbench.report.draw.lines import text_width_in
 

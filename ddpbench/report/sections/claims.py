@@ -47,7 +47,6 @@ def _table(one: DecidedClaim) -> Table:
 
 
 def _earlier(claims: Sequence[DecidedClaim]) -> Table | None:
-    """Return a table of these claims' earlier wordings and verdicts; None if `claims` is empty."""
     if not claims:
         return None
     return Table(
@@ -76,7 +75,6 @@ def _numbered(says: str, number: int | None) -> str:
 
 
 def _caption(one: DecidedClaim, more: int) -> Iterator[str]:
-    """Yield the sentences of a caption: the claim with its verdict, its source, and the condition for each pair."""
     yield f"{one.says}: {one.verdict}."
     if one.source:
         yield f"Claimed in {one.source}."

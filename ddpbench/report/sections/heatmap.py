@@ -101,11 +101,7 @@ def picture(
 
 
 def _drawn_sizes(every: Sequence[int | str], across: Across) -> Sequence[int | str]:
-    """Return the keys of the map's rows that are drawn, from the keys of all rows.
-
-    If there are too many, rows by ranks keep the largest numbers of ranks that are powers of two, and rows by links
-    keep the fastest links.
-    """
+    """Return the keys of the rows to draw: at most the largest powers of two, or the fastest links."""
     if len(every) <= MOST_ROWS:
         return every
     powers = [key for key in every if isinstance(key, int) and key & (key - 1) == 0]
@@ -113,7 +109,6 @@ def _drawn_sizes(every: Sequence[int | str], across: Across) -> Sequence[int | s
 
 
 def _comparable(shown: Sequence[Row], across: Across) -> bool:
-    """Return whether two or more rows of the map have several caps."""
     caps: dict[int | str, set[BucketCap]] = {}
     for row in shown:
         caps.setdefault(_key(row, across), set()).add(row.case.bucket_cap_mb)
@@ -121,7 +116,6 @@ def _comparable(shown: Sequence[Row], across: Across) -> bool:
 
 
 def _frame_words(shown: Sequence[Row], standings: Mapping[str, Standing]) -> str:
-    """Explain what the frames around cells mean, or why no cell has a frame, in sentences."""
     stood = {standings[row.case_id].verdict for row in shown if row.case_id in standings} - {TOO_FEW}
     if stood & {BEST, AS_GOOD}:
         return f"Solid frame: best in its row. Dashed frame: as good as best. {METHOD}"
@@ -131,7 +125,6 @@ def _frame_words(shown: Sequence[Row], standings: Mapping[str, Standing]) -> str
 
 
 def _gap_words(missing: Sequence[str], empty: bool) -> list[str]:
-    """Explain in sentences why cells have no time: the case failed, or the combination was not run."""
     words = [f"Crosshatched: {'; '.join(missing)}."] if missing else []
     return [*words, *(["Grey: not run."] if empty else [])]
 
@@ -163,12 +156,11 @@ def _file_name(index: int, across: Across) -> str:
 
 
 def _key(row: Row, across: Across) -> int | str:
-    """Return the key of the row of the map that a case belongs to: its number of ranks, or its links."""
+    """Return the map's row of a case: its ranks, or its links."""
     return row.case.world_size if across == "ranks" else row.case.fabric
 
 
 def _order(key: int | str) -> float:
-    """Return a sort key for the map's rows, with few ranks before many, and fast links before slow ones."""
     if isinstance(key, int):
         return key
     links = links_of(key)
@@ -180,7 +172,7 @@ def _key_label(key: int | str) -> str:
 
 
 def _title(shown: Sequence[Row], standings: Mapping[str, Standing], across: Across) -> str:
-    """Return the finding: the caps that are best, or as good as the best, in all rows without oversubscription."""
+    """Return the caps that are best, or as good, in all rows without oversubscription."""
     name = shown[0].strategy_name
     known = {case_id for case_id, one in standings.items() if one.verdict != TOO_FEW}
     fair = [row for row in shown if not row.oversubscribed and row.case_id in known]
@@ -224,11 +216,7 @@ _Cells = Mapping[tuple[int | str, BucketCap], Row]
 
 
 def _longer(row: Row, sizes_rows: Sequence[Row], standings: Mapping[str, Standing]) -> float | None:
-    """Return the fraction by which a case's step is longer than the shortest step in its row of the map.
-
-    None if the case has no time. The difference is paired within rounds if the two cases were compared; otherwise it
-    is the quotient of the means, minus 1.
-    """
+    """Return by which fraction the step exceeds its row's shortest, paired by round if both were compared."""
     times = {
         one.case_id: one.step_time_s.value for one in sizes_rows if one.ok and one.step_time_s is not None
     }
@@ -311,7 +299,6 @@ _LEFT_IN, _NARROW_CELL_IN = 0.8, 0.68
 
 
 def _blocks(caps: Sequence[BucketCap]) -> list[Sequence[BucketCap]]:
-    """Return the caps in blocks that fit a phone's width. All blocks except the last have the same number of caps."""
     most = int((style.NARROW_WIDTH_IN - _LEFT_IN) / _NARROW_CELL_IN)
     each = math.ceil(len(caps) / math.ceil(len(caps) / most))
     return [caps[at : at + each] for at in range(0, len(caps), each)]
@@ -329,7 +316,6 @@ def _paint_narrow(
     cells: _Cells,
     standings: Mapping[str, Standing],
 ) -> None:
-    """Paint the layout for a phone, with blocks of a few caps above each other."""
     blocks = _blocks(caps)
     names = _names(sizes, cells, width=11)
     cell = (sheet.width_in - _LEFT_IN - 0.08) / len(blocks[0])
@@ -342,7 +328,6 @@ def _paint_narrow(
 
 
 def _names(sizes: Sequence[int | str], cells: _Cells, *, width: int = 18) -> list[str]:
-    """Return the names of the map's rows, broken into lines of `width` characters."""
     over = [size for size in sizes if any(row.oversubscribed for row in _of_size(cells, size))]
     mark = "oversubscribed" if width > 14 else "over-\nsubscribed"
     return [
@@ -362,7 +347,7 @@ def _paint_map(
     standings: Mapping[str, Standing],
     points: float = style.LABEL_PT,
 ) -> None:
-    """Paint the cells of these caps. Their shade is relative to the slowest cell of all caps."""
+    """Paint the cells of these caps, shaded relative to the slowest cell of all caps."""
     slower = {key: _longer(row, _of_size(cells, key[0]), standings) for key, row in cells.items()}
     worst = max([value for value in slower.values() if value is not None], default=0.0)
     for y, size in enumerate(sizes):
@@ -391,11 +376,7 @@ def _paint_map(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Look:
-    """The look of a cell.
-
-    `slower` is the fraction by which the cell's step is longer than the shortest step in its row of the map. `worst`
-    is the largest such fraction of all cells.
-    """
+    """`slower` is the excess over the row's shortest step as a fraction, `worst` the largest of all cells."""
 
     slower: float | None
     worst: float
@@ -406,7 +387,6 @@ class _Look:
 
 
 def _cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look) -> None:
-    """Draw a cell's background and text, and a frame if its cap is best or as good as the best."""
     title = ""
     if row is not None:
         what = f"{row.step_time_s.scaled(1e3)} ms" if row.step_time_s is not None else row.status
@@ -420,10 +400,7 @@ def _cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look) -> N
 def _draw_ground(
     axes: Axes, place: tuple[int, int], row: Row | None, slower: float | None, worst: float, title: str
 ) -> None:
-    """Fill a cell with a colour that is darker for a slower step. `title` says what the cell shows.
-
-    A cell is crosshatched if its case has no time, and grey if no case was run.
-    """
+    """Fill a cell, darker for a slower step, crosshatched without a time, grey if not run."""
     from matplotlib.patches import Rectangle
 
     share = max(0.0, slower) / worst if slower is not None and worst > 0 else 0.0
@@ -446,7 +423,6 @@ def _draw_ground(
 
 
 def _write_cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look) -> None:
-    """Write a cell's step time and by how much it exceeds the shortest one, or the reason why the time is missing."""
     slower, verdict = look.slower, look.verdict
     failed = row is not None and slower is None
     text, weight = "not run", "normal"
@@ -471,7 +447,6 @@ def _write_cell(axes: Axes, place: tuple[int, int], row: Row | None, look: _Look
 
 
 def _draw_frame(axes: Axes, place: tuple[int, int], verdict: str) -> None:
-    """Draw a frame within a cell, solid around the best cap, dashed around a cap that is as good."""
     from matplotlib.patches import Rectangle
 
     axes.add_patch(

@@ -105,7 +105,6 @@ def _source(bar: InputBar) -> str:
 
 
 def _title(groups: Sequence[Sequence[InputBar]]) -> str:
-    """Return the finding: the verdict on the first group, with its name if there is room."""
     verdicts = _verdicts(groups[0])
     return first_short(
         *(
@@ -118,7 +117,6 @@ def _title(groups: Sequence[Sequence[InputBar]]) -> str:
 
 
 def _details(groups: Sequence[Sequence[InputBar]]) -> str:
-    """Return sentences that say, for each decided verdict, how much longer the step is, with its interval."""
     bound = [bar for bar in groups[0] if bar.verdict == "input-bound" and bar.ratio is not None]
     return "".join(
         f" With {_source(bar)} a step takes {takes_longer(bar.ratio, than=True)} with data in memory."
@@ -128,7 +126,6 @@ def _details(groups: Sequence[Sequence[InputBar]]) -> str:
 
 
 def _verdicts(first: Sequence[InputBar]) -> list[str]:
-    """Return phrases for the verdict on a group, the longest first."""
     bound = [bar for bar in first if bar.verdict in ("input-bound", "looks input-bound")]
     bound.sort(key=lambda bar: bar.ratio.value if bar.ratio is not None else bar.waited_share or 0.0)
     if bound:
@@ -232,7 +229,6 @@ def _table(groups: Sequence[Sequence[InputBar]]) -> Table:
 
 
 def _paint(sheet: Sheet, *, groups: Sequence[Sequence[InputBar]]) -> None:
-    """Paint bars with the source of the data on the left and the measurement on the right."""
     right = 2.75
     axes = sheet.axes(_LEFT_IN, 0.5, sheet.width_in - _LEFT_IN - right, sheet.height_in - 0.85)
     axes.set_xlim(0, _longest_ms(groups) * 1.03)
@@ -265,7 +261,7 @@ def _paint(sheet: Sheet, *, groups: Sequence[Sequence[InputBar]]) -> None:
 
 
 def _paint_narrow(sheet: Sheet, *, groups: Sequence[Sequence[InputBar]]) -> None:
-    """Paint the layout for a phone, with a bar's words above it. The unit along y is an inch."""
+    """Paint the layout for a phone, with a bar's words above it; the unit along y is an inch."""
     height = sheet.height_in - 0.5 - 0.5
     axes = sheet.axes(0.12, 0.5, sheet.width_in - 0.3, height)
     axes.set_xlim(0, _longest_ms(groups) * 1.03)
@@ -289,19 +285,18 @@ def _paint_narrow(sheet: Sheet, *, groups: Sequence[Sequence[InputBar]]) -> None
 
 
 def _longest_ms(groups: Sequence[Sequence[InputBar]]) -> float:
-    """Return the end of the axis in ms: the end of the longest whisker, but at most twice the longest bar."""
+    """Return the end of the axis (ms): the longest whisker, but at most twice the longest bar."""
     steps = [bar.row.step_time_s for group in groups for bar in group if bar.row.step_time_s is not None]
     longest = min(max(step.high or step.value for step in steps), 2 * max(step.value for step in steps))
     return axis_end(longest * 1e3)
 
 
 def _in_lines(group: Sequence[InputBar], room_in: float) -> str:
-    """Break a group's name into lines that fit into `room_in` inches in bold type."""
     return in_lines(_name(group), (room_in - 0.25) / 1.1, style.LABEL_PT)
 
 
 def _head_rows(group: Sequence[InputBar]) -> float:
-    """Return the height of a group's name above its bars, as a multiple of a bar's row."""
+    """Return the height of a group's name in rows of a bar."""
     return 1.2 + 0.5 * _in_lines(group, style.FULL_WIDTH_IN - _LEFT_IN).count("\n")
 
 
@@ -325,10 +320,6 @@ def _head(axes: Axes, place: float, name: str, aside: float) -> None:
 def _grounds(
     axes: Axes, group: Sequence[InputBar], over: tuple[float, float], bars: tuple[float, float]
 ) -> None:
-    """Draw the grey ground of an oversubscribed group, and a line at the group's step time with data in memory.
-
-    `over` is the range of the grey ground along y, and `bars` is the range of the line along y.
-    """
     if group[0].row.oversubscribed:
         axes.axhspan(*over, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)
     memory = next((bar.row.step_time_s for bar in group if bar.verdict == "memory"), None)
@@ -365,7 +356,7 @@ def _bar(axes: Axes, place: float, bar: InputBar, *, height: float) -> None:
 
 
 def _step_words(bar: InputBar) -> str:
-    """Return text with a bar's step time and its wait for data. A second line compares the step with data in memory."""
+    """Return the step time and its wait for data, and on a second line the comparison with data in memory."""
     step = bar.row.step_time_s
     assert step is not None
     gap = "" if bar.ratio is None else signed(bar.ratio)

@@ -100,7 +100,6 @@ def _next(curve: CurveLaws) -> list[str]:
 
 
 def _note(curve: CurveLaws) -> Sentence:
-    """Return a paragraph on the results of all laws fitted to a curve."""
     laws = curve.laws
     words: list[str] = [laws.knee_words] if laws.knee_words else []
     for fit in laws.fits:
@@ -132,10 +131,6 @@ _ABOUT_LINES = (
 
 
 def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str], panel: str) -> Picture:
-    """Return the figure of comparable curves and the laws fitted to them.
-
-    `panel` distinguishes this figure from others, and is empty if it is the only one.
-    """
     curves = list(group[:MOST_CURVES])
     heading = _title(curves)
     names = series_of([curve.name for curve in curves])
@@ -182,7 +177,7 @@ def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str], panel: 
 
 
 def _fitting(curves: Sequence[CurveLaws]) -> list[Fit | None]:
-    """Return, for each curve, the law with the fewest parameters that fits within the error; None if no law does."""
+    """Return each curve's law with the fewest parameters that fits within the error, or None."""
     return [
         next((fit for fit in curve.laws.fits if fit.goodness == "within error" and not fit.rejected), None)
         for curve in curves
@@ -190,14 +185,12 @@ def _fitting(curves: Sequence[CurveLaws]) -> list[Fit | None]:
 
 
 def _hidden(curves: Sequence[CurveLaws]) -> list[str]:
-    """Return a sentence that says how large a misfit would remain undetected; an empty list if no law fits."""
     fits = [fit for fit in _fitting(curves) if fit is not None]
     hidden = max((fit.unseen or 0.0 for fit in fits), default=0.0)
     return [f"A misfit of up to {percent(hidden)} would go unseen."] if fits else []
 
 
 def _title(curves: Sequence[CurveLaws]) -> str:
-    """Return the finding: the law that fits each curve."""
     fitting = _fitting(curves)
     within = "within the measurement's error"
     if len(curves) == 1:
@@ -236,17 +229,14 @@ def _title(curves: Sequence[CurveLaws]) -> str:
 
 
 def _missed(curve: CurveLaws) -> list[Law]:
-    """Return the laws that are rejected for the curve. Laws that cannot be judged are not included."""
     return [fit.law for fit in curve.laws.fits if fit.rejected and fit.goodness != "undetermined"]
 
 
 def _drawn(curve: CurveLaws) -> list[Fit]:
-    """Return the laws to draw, which are those that are not rejected."""
     return [fit for fit in curve.laws.fits if not fit.rejected]
 
 
 def _without(curve: CurveLaws) -> str:
-    """Return the heading text for a curve that no law was shown to fit."""
     missed = _missed(curve)
     if not missed:
         return "not judged"
@@ -300,7 +290,7 @@ def _table(group: Sequence[CurveLaws]) -> Table:
 
 
 def _scaled(interval: Interval) -> Interval:
-    """Convert an interval of a fraction to per cent. The rounding error of an exact fit becomes 0."""
+    """Convert a fraction to per cent; the rounding error of an exact fit becomes 0."""
 
     def cent(value: float | None) -> float | None:
         return None if value is None else 0.0 if abs(value) < 1e-9 else 100 * value
@@ -319,7 +309,6 @@ def _line(curve: CurveLaws, what: str, size: int | None, value: Interval, note: 
 
 
 def _paint(sheet: Sheet, *, curves: Sequence[CurveLaws], emulated: set[str], stacked: bool = False) -> None:
-    """Paint a panel for each curve, next to each other or, if `stacked`, above each other."""
     across = 1 if stacked else len(curves)
     each = (sheet.width_in - 0.55) / across
     high = sheet.height_in * across / len(curves)
@@ -399,7 +388,6 @@ def _paint_curve(axes: Axes, curve: CurveLaws, *, hollow: bool) -> None:
 
 
 def _label_lines(axes: Axes, fits: Sequence[Fit], top: float) -> None:
-    """Write each law's name next to the end of its line."""
     from ddpbench.report.draw.canvas import spread
 
     ends = [(fit.law, fit.line[-1][1] / fit.line[-1][0] / top) for fit in fits if fit.line]
@@ -426,7 +414,6 @@ _MARKS = {"within error": "fits", "undetermined": "not judged"}
 
 
 def _texts(curve: CurveLaws) -> list[tuple[str, str]]:
-    """Return the lines of text beneath the axes, one per parameter, each with the colour of its law."""
     lines: list[tuple[str, str]] = []
     for fit in curve.laws.fits:
         if fit.rejected:

@@ -64,10 +64,7 @@ def _has(row: Row) -> bool:
 
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return groups of rows that differ only in their layout.
-
-    Groups that are not oversubscribed come first, then those with the most ranks.
-    """
+    """Return groups that differ only in layout: separate cores first, then most ranks."""
     groups: dict[GroupKey, list[Row]] = {}
     for row in rows:
         groups.setdefault(alike_but(row, "nodes", "ranks_per_node"), []).append(row)
@@ -131,7 +128,6 @@ def _picture(
 
 
 def _title(groups: Sequence[Sequence[Row]], standings: Mapping[str, Standing]) -> str:
-    """Return the finding: which layout is best, and how much slower the others are."""
     fair = [group for group in groups if not any(row.oversubscribed for row in group)]
     if not fair:
         return "Every layout ran oversubscribed: none is ranked"

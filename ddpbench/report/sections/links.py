@@ -73,10 +73,7 @@ def _has(row: Row) -> bool:
 
 
 def _maps(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
-    """Return the cases of each heat map of bucket caps by fabric, as pairs of an empty panel name and rows.
-
-    A map has one strategy and one world size. Maps with the most cases come first.
-    """
+    """Return a heat map's cases per strategy and world size, the largest map first."""
     groups: dict[GroupKey, list[Row]] = {}
     for row in rows:
         if row.case.fabric and row.case.bucket_cap_mb is not None and row.case.world_size > 1:
@@ -86,7 +83,6 @@ def _maps(rows: Sequence[Row]) -> list[tuple[str, list[Row]]]:
 
 
 def _with_caps(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows whose fabric was run with more than one bucket cap."""
     caps: dict[str, set[float | str | None]] = {}
     for row in rows:
         caps.setdefault(row.case.fabric, set()).add(row.case.bucket_cap_mb)
@@ -94,11 +90,7 @@ def _with_caps(rows: Sequence[Row]) -> list[Row]:
 
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return groups of cases that differ only in their links or in options of the workload.
-
-    If both vary, cases on different links are in different groups. Groups that are not oversubscribed come first,
-    then those with the most ranks.
-    """
+    """Return groups that differ only in links, or else only in the workload's options."""
     groups: dict[GroupKey, list[Row]] = {}
     for row in rows:
         groups.setdefault(alike_but(row, "fabric", "workload_options_json"), []).append(row)

@@ -111,7 +111,6 @@ def _kept(rows: Sequence[Row]) -> list[MemoryRow]:
 
 
 def _model(row: Row) -> GroupKey:
-    """Return the grouping key of cases that have the same model state before a strategy divides it among ranks."""
     return grouping.deciding("state", row.case)
 
 

@@ -124,7 +124,6 @@ def _points(network: Sequence[NetworkResult], rows: Sequence[Row]) -> dict[str, 
 
 
 def _lines(panel: Panel, points: Mapping[str, NetworkPoint]) -> list[NetworkCurve]:
-    """Return a curve for each strategy that ran on several numbers of nodes with equally many ranks per node."""
     lines: list[NetworkCurve] = []
     for item in panel.of_strategies()[0]:
         by_shape: dict[int, list[NetworkPoint]] = {}
@@ -208,11 +207,9 @@ def _picture(panel: Panel, lines: Sequence[NetworkCurve], index: int) -> Picture
 
 
 def _told(lines: Sequence[NetworkCurve]) -> list[tuple[str, NetworkPoint]]:
-    """Return the strategies with the longest and the shortest network time, each with its point.
+    """Return the strategies with the longest and shortest network time, at the most nodes that all have.
 
-    The points are at the largest number of nodes that all strategies have. If there is only one strategy, or if the
-    strategies share no number of nodes, return the first strategy twice. Its points are then at its most and its fewest
-    nodes.
+    Without a common number of nodes, return the first strategy twice, at its most and its fewest nodes.
     """
     shared = set.intersection(*({point.row.case.nodes for point in line.points} for line in lines))
     if len(lines) > 1 and shared:
@@ -224,7 +221,6 @@ def _told(lines: Sequence[NetworkCurve]) -> list[tuple[str, NetworkPoint]]:
 
 
 def _title(lines: Sequence[NetworkCurve]) -> str:
-    """Return the finding: how long the network works in a step."""
     (one, long), (other, short) = _told(lines)
     most, least = long.time_ms.number, short.time_ms.number
     nodes = f"{long.row.case.nodes} nodes"
@@ -240,7 +236,6 @@ def _title(lines: Sequence[NetworkCurve]) -> str:
 
 
 def _details(lines: Sequence[NetworkCurve]) -> str:
-    """Return a sentence with the network times that the title states, and their intervals."""
     times = [
         f"{point.time_ms} ms with {name} on {point.row.case.nodes} nodes" for name, point in _told(lines)
     ]
@@ -248,10 +243,7 @@ def _details(lines: Sequence[NetworkCurve]) -> str:
 
 
 def _table(lines: Sequence[NetworkCurve], panel: Panel) -> Table:
-    """Return the table of network times.
-
-    Its caption states the links of the panel's cases, and the number of rounds if it is the same for all cases.
-    """
+    """Return the table, whose caption states the links, and the rounds if all cases have the same number."""
     every = [point for line in lines for point in line.points]
     links = link_words(every[0].row.case.fabric)
     rounds = {point.rounds for point in every}
@@ -305,7 +297,7 @@ def _table(lines: Sequence[NetworkCurve], panel: Panel) -> Table:
 
 
 def _traffic(rows: Sequence[Row]) -> Table | None:
-    """Return a table of the traffic per step on the busiest node's link, by case; None if no traffic was counted."""
+    """Return the traffic per step on the busiest node's link; None if none was counted."""
     several = len({row.case.workload for row in rows}) > 1
     lines = []
     for row in rows:
@@ -363,7 +355,6 @@ def _size(value: float | None) -> Cell:
 
 
 def _paint(sheet: Sheet, *, lines: Sequence[NetworkCurve]) -> None:
-    """Paint the curves, with their names in the right margin near the ends of their lines."""
     from ddpbench.report.draw.canvas import spread
 
     axes = sheet.axes(0.75, 0.55, sheet.width_in - 2.75, sheet.height_in - 0.75)
@@ -385,7 +376,6 @@ def _paint(sheet: Sheet, *, lines: Sequence[NetworkCurve]) -> None:
 
 
 def _paint_narrow(sheet: Sheet, *, lines: Sequence[NetworkCurve]) -> None:
-    """Paint the layout for a phone, with the curves beneath their names."""
     from matplotlib.lines import Line2D
 
     above = 0.15 + style.LEGEND_LINE_IN * legend_lines(map(_valued_name, lines))
@@ -408,7 +398,6 @@ def _paint_narrow(sheet: Sheet, *, lines: Sequence[NetworkCurve]) -> None:
 
 
 def _valued_name(line: NetworkCurve) -> str:
-    """Return a curve's name with its network time at the most nodes."""
     last = line.points[-1]
     return f"{line.name}: {last.time_ms} ms at {last.row.case.nodes} nodes"
 

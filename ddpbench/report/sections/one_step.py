@@ -40,10 +40,7 @@ _PARTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Frame:
-    """The layout of the lanes: the room around and between them in inches, and the number of columns of the legend.
-
-    `lines` is the number of lines of the note on the end of backward.
-    """
+    """The room around and between lanes (inches), and the lines of the note on the end of backward."""
 
     left: float
     right: float
@@ -102,14 +99,13 @@ def _picture(step: OneStep, row: Row, name: str) -> Picture:
 
 
 def _after_s(step: OneStep) -> float | None:
-    """Return how long transfers continued after the last backward, seconds; None if either end is unknown."""
+    """Return how long transfers outlast the last backward (seconds); None if either end is unknown."""
     if step.backward_end_s is None or step.comm_end_s is None:
         return None
     return max(0.0, step.comm_end_s - step.backward_end_s)
 
 
 def _title(step: OneStep, name: str) -> str:
-    """Return the finding: how long transfers continue after the last backward."""
     after = _after_s(step)
     if after is None:
         return first_short(f"{name}: a step of {milliseconds(step.length_s)} ms", "One step")
@@ -161,7 +157,7 @@ def _caption(step: OneStep, row: Row, name: str) -> str:
 
 
 def _listed(ranks: Sequence[int]) -> str:
-    """Return ranks in words, with consecutive ranks joined, for example `ranks 1 to 4 and 6`."""
+    """Return ranks in words, for example `ranks 1 to 4 and 6`."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:
@@ -177,7 +173,6 @@ def _name(transfer: Transfer, several: bool) -> str:
 
 
 def _several(step: OneStep) -> bool:
-    """Return whether a step's transfers have different operations, so that names of transfers need the operation."""
     return len({transfer.op for lane in step.lanes for transfer in lane.transfers}) > 1
 
 
@@ -223,7 +218,6 @@ def _table(step: OneStep, row: Row) -> Table:
 
 
 def _stacked(transfers: Sequence[Transfer]) -> list[int]:
-    """Return each transfer's row within its lane, chosen so that concurrent transfers do not overlap."""
     free = [float("-inf")] * MOST_ROWS
     rows = []
     for transfer in transfers:
@@ -238,13 +232,11 @@ def _height(lane: Lane) -> float:
 
 
 def _paint(sheet: Sheet, *, step: OneStep) -> None:
-    """Paint the lanes beneath each other, with the ranks' names on the left."""
     axes, ticks = _lanes(sheet, step, _WIDE)
     axes.set_yticks(ticks, ["\n".join(_rank(lane, step)) for lane in step.lanes])
 
 
 def _paint_narrow(sheet: Sheet, *, step: OneStep) -> None:
-    """Paint the layout for a phone, with each rank's name above its lanes."""
     axes, ticks = _lanes(sheet, step, _NARROW)
     for middle, lane in zip(ticks, step.lanes, strict=True):
         axes.text(
@@ -262,10 +254,7 @@ def _paint_narrow(sheet: Sheet, *, step: OneStep) -> None:
 
 
 def _rank(lane: Lane, step: OneStep) -> list[str]:
-    """Describe a lane: its rank, the length of the rank's step, and the reason why this rank is shown.
-
-    The reason is left out if all ranks are shown.
-    """
+    """Describe a lane; the reason why the rank is shown is omitted if all ranks are."""
     mark = ", longest" if lane.rank == step.slowest and len(step.lanes) > 1 else ""
     return [
         f"rank {lane.rank}{mark}: {milliseconds(lane.length_s)} ms",
@@ -274,7 +263,6 @@ def _rank(lane: Lane, step: OneStep) -> list[str]:
 
 
 def _lanes(sheet: Sheet, step: OneStep, frame: _Frame) -> tuple[Axes, list[float]]:
-    """Draw everything except the ranks' names. Return the axes, and the middle of each rank's lanes along y."""
     body = frame.body_in(step)
     width = sheet.width_in - frame.left - frame.right
     axes = sheet.axes(frame.left, _BELOW_IN, width, body)
@@ -346,7 +334,6 @@ def _communicate(axes: Axes, lane: Lane, top: float, per_in: float, *, labels: b
 
 
 def _queue(axes: Axes, when: tuple[float, float], y: float) -> None:
-    """Draw a line for the time that a transfer spends in its queue."""
     axes.plot(when, [y, y], color=style.MUTED, linewidth=_QUEUE_PT, solid_capstyle="butt", zorder=2)
 
 
@@ -367,10 +354,7 @@ def _inside(
     left: bool = False,
     colour: str = style.INK,
 ) -> bool:
-    """Write the first of the texts `words` that fits between the two times `when`. Return whether any of them fits.
-
-    A box in the colour `ground` covers hatches behind the text.
-    """
+    """Write the first text that fits between two times, if any; `ground` colours a box over hatches."""
     from ddpbench.report.draw.lines import text_width_in
 
     room = (when[1] - when[0]) / per_in
@@ -392,7 +376,6 @@ def _inside(
 
 
 def _mark_end(axes: Axes, step: OneStep, end_ms: float, *, lines: int) -> None:
-    """Mark the end of the last backward across all lanes, and how long transfers continue after it."""
     from ddpbench.report.draw.lines import text_width_in
 
     after = _after_s(step)
@@ -443,7 +426,6 @@ def _hidden_s(one: Transfer, lane: Lane) -> float:
 
 
 def _keys(step: OneStep) -> list[style.Fill | str]:
-    """Return the entries of the legend: fills, and the labels of lines and ticks."""
     spans = {
         _PARTS.get(name, "other_compute")
         for lane in step.lanes

@@ -54,10 +54,7 @@ def section(steps: StepResults, rows: Sequence[Row]) -> Section | None:
 
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return groups of rows that differ only in precision.
-
-    Groups that are not oversubscribed come first, then those with the most ranks.
-    """
+    """Return groups that differ only in precision: separate cores first, then most ranks."""
     groups: dict[GroupKey, list[Row]] = {}
     for row in rows:
         key = alike_but(row, "precision")
@@ -123,7 +120,6 @@ def _picture(
 
 
 def _title(groups: Sequence[Sequence[Row]], words: _Words) -> str:
-    """Return the finding: how much faster each precision is than full precision."""
     fair = [group for group in groups if not group[0].oversubscribed]
     if not fair:
         return "Every precision ran oversubscribed: none is ranked"

@@ -71,10 +71,7 @@ def _can_draw(panel: Panel) -> bool:
 
 
 def _series(panel: Panel) -> tuple[list[Series], list[str]]:
-    """Return a panel's series that have a point to draw, and sentences on what is left out.
-
-    The base case has no series, because it is the point (1, 1) where the ideal line starts.
-    """
+    """Return a panel's series, and sentences on what is left out. The base case is the point (1, 1)."""
     # cases without a base case do not take the places of others
     kept = tuple(row for row in panel.rows if not row.ok or row.speedup is not None)
     series, notes = replace(panel, rows=kept).of_strategies()
@@ -139,10 +136,7 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row], claims: Sequenc
 
 
 def _base_text(shown: Sequence[Row], by_id: Mapping[str, Row]) -> str:
-    """Return a sentence that names the base case and its throughput.
-
-    If there are several base cases, the sentence also names the strategies that are compared with each of them.
-    """
+    """Name the base case and its throughput; for several base cases, also the strategies compared with each."""
     over: dict[str, list[str]] = {}
     for row in shown:
         over.setdefault(row.baseline_case_id, []).append(row.strategy_name)
@@ -159,10 +153,7 @@ def _base_text(shown: Sequence[Row], by_id: Mapping[str, Row]) -> str:
 
 
 def _without_base(panel: Panel, by_id: Mapping[str, Row]) -> list[str]:
-    """Return sentences on cases without a speed-up.
-
-    Either the launcher started no base case, or the cases use another framework than their base case, which uses torch.
-    """
+    """Say which cases have no speed-up. Base cases may be missing, or use torch unlike the case."""
     lacking: dict[str, list[str]] = {}
     for row in panel.rows:
         if row.ok and row.speedup is None and row.baseline_case_id not in ("", *by_id):
@@ -183,7 +174,6 @@ def _without_base(panel: Panel, by_id: Mapping[str, Row]) -> list[str]:
 
 
 def _eligible(panel: Panel, series: Sequence[Series]) -> list[tuple[Series, Row]]:
-    """Return series that exchange gradients, with their rows at the most ranks that were not oversubscribed."""
     eligible = [
         (item, row)
         for item in series
@@ -196,7 +186,6 @@ def _eligible(panel: Panel, series: Sequence[Series]) -> list[tuple[Series, Row]
 
 
 def _title(panel: Panel, series: Sequence[Series]) -> str:
-    """Return the finding: the speed-ups over one rank, at the most ranks that were not oversubscribed."""
     eligible = _eligible(panel, series)
     if not eligible:
         if panel.oversubscribed_sizes:
@@ -235,7 +224,6 @@ _MOST_MARKED = 4
 
 
 def _efficiencies(panel: Panel, series: Sequence[Series]) -> str:
-    """Return a sentence with the efficiencies at the most ranks on separate cores; empty if there is none."""
     eligible = _eligible(panel, series)
     if not eligible:
         return ""
@@ -275,14 +263,12 @@ def _table(panel: Panel, series: Sequence[Series]) -> Table:
 
 
 def _paint(sheet: Sheet, *, series: Sequence[Series], panel: Panel) -> None:
-    """Paint both panels next to each other, with the names of the series on the right."""
     left = sheet.axes(0.5, 0.55, 3.7, 3.5)
     right = sheet.axes(4.75, 0.55, 2.85, 3.5)
     _label_ends(right, _paint_panels(left, right, series, panel))
 
 
 def _paint_narrow(sheet: Sheet, *, series: Sequence[Series], panel: Panel) -> None:
-    """Paint the layout for a phone, with the names of the series on top and the panels above each other."""
     from matplotlib.lines import Line2D
 
     above = style.LEGEND_LINE_IN * _legend_lines(series)
@@ -317,12 +303,11 @@ _LEGEND_CHARACTERS = 50
 
 
 def _legend_lines(series: Sequence[Series]) -> int:
-    """Return the number of lines in a phone's legend, including its title and the series' values."""
     return 1 + legend_lines(f"{item.name}: 0.999" for item in series)
 
 
 def _name_with_value(name: str, estimate: Interval) -> str:
-    """Return a name with its value, and with the value's interval if both fit on a phone."""
+    """Return a name with its value, and with the interval if both fit on a phone."""
     whole = f"{name}: {estimate}"
     return whole if len(whole) <= _LEGEND_CHARACTERS else f"{name}: {estimate.number}"
 
@@ -330,7 +315,6 @@ def _name_with_value(name: str, estimate: Interval) -> str:
 def _paint_panels(
     left: Axes, right: Axes, series: Sequence[Series], panel: Panel
 ) -> list[tuple[Series, float, Interval, float]]:
-    """Draw the panels of speed-up and efficiency, and return the result of `_paint_efficiency`."""
     sizes = panel.world_sizes
     _paint_speedup(left, series, sizes, panel.oversubscribed_sizes)
     ends = _paint_efficiency(right, series, sizes, panel.oversubscribed_sizes)
@@ -350,10 +334,7 @@ def _plot(
     sizes: Sequence[int],
     what: str,
 ) -> None:
-    """Draw a series' points, whiskers, and a thin line that breaks where a point is missing.
-
-    `sizes` has the number of ranks of each point, and `what` says what its estimate is.
-    """
+    """Draw points, whiskers, and a thin line that breaks where a point is missing."""
     look = item.look
     ys = [e.value if e else math.nan for e in estimates]
     (line,) = axes.plot(xs, ys, color=look.ink, linewidth=0.9, zorder=2)
@@ -392,7 +373,6 @@ that points do not seem to leave the ideal line.
 
 
 def _overlap(lines: Sequence[Sequence[Interval | None]]) -> bool:
-    """Return whether whiskers of three or more series overlap at any number of ranks."""
     for column in zip(*lines, strict=True):
         known = [(e.low or e.value, e.high or e.value) for e in column if e]
         for low, high in known:
@@ -453,7 +433,7 @@ def _paint_speedup(
 
 
 def _runs(sizes: Sequence[int], oversubscribed: Sequence[int]) -> list[tuple[int, int]]:
-    """Return the first and last size of each group of consecutive oversubscribed sizes, which gets one grey ground."""
+    """Return first and last of each run of oversubscribed sizes, which gets one grey ground."""
     runs: list[tuple[int, int]] = []
     for before, size in zip((0, *sizes), sizes, strict=False):
         if size in oversubscribed:
@@ -463,7 +443,7 @@ def _runs(sizes: Sequence[int], oversubscribed: Sequence[int]) -> list[tuple[int
 
 
 def _thinned(sizes: Sequence[int]) -> list[int]:
-    """Return the world sizes to label. If labels for all would collide, only powers of two are labelled."""
+    """Return the world sizes to label: only powers of two if all labels would collide."""
     if len(sizes) <= 8:
         return list(sizes)
     return [size for size in sizes if size & (size - 1) == 0] or list(sizes[:: len(sizes) // 8 + 1])
@@ -472,7 +452,6 @@ def _thinned(sizes: Sequence[int]) -> list[int]:
 def _paint_efficiency(
     axes: Axes, series: Sequence[Series], sizes: Sequence[int], oversubscribed: Sequence[int]
 ) -> list[tuple[Series, float, Interval, float]]:
-    """Draw the efficiencies. Return each series with the x, the estimate and the ranks of its labelled point."""
     logs = [math.log2(size) for size in sizes]
     gaps = [after - before for before, after in pairwise(logs)] or [1.0]
     step = min(0.09, 0.5 * min(gaps) / max(len(series), 1))
@@ -520,10 +499,7 @@ def _paint_efficiency(
 
 
 def _in_lines(item: Series) -> str:
-    """Return a series' name for the margin. A long name takes two lines, for the strategy and the variant.
-
-    A line that is still too long loses its middle.
-    """
+    """Split a long name into strategy and variant; a line that is still too long loses its middle."""
     variant = item.words
     if len(item.name) <= 26 or not variant:
         return _middle_out(item.name)
@@ -535,7 +511,6 @@ def _middle_out(words: str) -> str:
 
 
 def _label_ends(axes: Axes, ends: Sequence[tuple[Series, float, Interval, float]]) -> None:
-    """Write a label for each series in the right margin, joined to its last point by a thin line."""
     from ddpbench.report.draw.canvas import spread
 
     if not ends:

@@ -129,10 +129,7 @@ def _missing(rows: Sequence[Row], cases: Sequence[Strips]) -> Mapping[str, str]:
 
 
 def _drawn(cases: Sequence[Strips], first: Sequence[str]) -> list[Strips]:
-    """Return the cases that fit into the figure.
-
-    Cases in `first` are preferred, then cases on separate cores, then cases with more ranks.
-    """
+    """Return the cases that fit, preferring `first`, then separate cores, then more ranks."""
     order = sorted(
         cases,
         key=lambda one: (
@@ -198,7 +195,6 @@ def _picture(cases: Sequence[Strips], every_case: Sequence[Strips], missing: Map
 
 
 def _omitted(cases: Sequence[Strips]) -> list[str]:
-    """Return a sentence that says which ranks are shown of cases with many; an empty list if all ranks are drawn."""
     left = [one for one in cases if one.omitted]
     if not left:
         return []
@@ -209,7 +205,6 @@ def _omitted(cases: Sequence[Strips]) -> list[str]:
 
 
 def _serving(cases: Sequence[Strips]) -> list[str]:
-    """Return a sentence for each case with servers, which are not drawn."""
     return [
         f"Not drawn of {one.name}: {_numbered(one.servers)}, the server, which has no training steps."
         for one in cases
@@ -222,7 +217,6 @@ def _numbered(numbers: Sequence[int]) -> str:
 
 
 def _how_waits_are_read(cases: Sequence[Strips]) -> list[str]:
-    """Return a sentence on the waits of ranks that keep step; an empty list if no case has such ranks."""
     if all(one.servers or len(one.ranks) == 1 for one in cases):
         return []
     return [
@@ -235,10 +229,9 @@ _Title = tuple[str, Sequence[str]]
 
 
 def _title(cases: Sequence[Strips], every_case: Sequence[Strips]) -> _Title:
-    """Return the finding: the rank that waits longest in a step, or else how much steps vary.
+    """Return the finding: the longest wait, or else how much steps vary.
 
-    `cases` are the drawn cases of `every_case`. Waits are left out if they are a smaller fraction of the step than
-    `MARGIN`. Waits of cases whose instrumented steps do not describe their timed steps are left out too.
+    Waits under `MARGIN` of a step, and of cases whose instrumented steps differ from timed ones, are left out.
     """
     fair = [one for one in cases if not one.row.oversubscribed]
     if not any(one.row.case.world_size > 1 for one in fair) and any(one.row.oversubscribed for one in cases):
@@ -272,7 +265,6 @@ def _is_fair_above_one(case: Strips) -> bool:
 
 
 def _waiting_title(case: Strips, waiting: RankTimes, size: str, cases: Sequence[Strips]) -> _Title:
-    """Return the finding on the rank that waits longest in a step, for `size` ms."""
     waits_s = [each.exposed_wait_s or 0.0 for each in case.known]
     if not case.servers and len(waits_s) > 1 and min(waits_s) > _MUTUAL * max(waits_s):
         each_other = f"wait for each other, up to {size} ms"
@@ -289,10 +281,7 @@ def _waiting_title(case: Strips, waiting: RankTimes, size: str, cases: Sequence[
 
 
 def _named_title(wholes: Sequence[str], nameless: str, case: Strips, cases: Sequence[Strips]) -> _Title:
-    """Return the first of the titles `wholes` that is short enough. If all are too long, return `nameless`.
-
-    If several cases are drawn, the strategy and ranks are added to `nameless`, and a sentence states the case's name.
-    """
+    """Return the first of `wholes` that is short enough, else `nameless` with strategy and ranks."""
     short = first_short(*wholes, nameless)
     if short in wholes or len(cases) == 1:
         return short, ()
@@ -304,23 +293,17 @@ def _strategy_and_ranks(case: Strips) -> str:
 
 
 def _called(case: Strips, cases: Sequence[Strips]) -> str:
-    """Return a name for a case: its strategy and ranks, for example `DDP at 2 ranks`.
-
-    If another case has the same strategy and ranks, return the full name.
-    """
     same = {(one.row.strategy_name, one.row.case.world_size) for one in cases if one is not case}
     key = (case.row.strategy_name, case.row.case.world_size)
     return case.name if key in same else _strategy_and_ranks(case)
 
 
 def _medians(cases: Sequence[Strips]) -> str:
-    """Return a sentence with the median and the 95th percentile of the slowest rank of each case."""
     words = [f"{one.name} {_numbers(one.slowest)}" for one in cases]
     return f"Of each case's slowest rank: {'; '.join(words)}."
 
 
 def _numbers(each: RankTimes) -> str:
-    """Return a rank's median and 95th percentile as text, in ms."""
     p95 = "" if each.p95_s is None else f", p95 {milliseconds(each.p95_s)}"
     return f"{milliseconds(each.median_s)}{p95} ms"
 
@@ -399,7 +382,6 @@ def _parts_table(cases: Sequence[Strips]) -> Table:
 
 
 def _remarks(cases: Sequence[Strips]) -> list[str]:
-    """Return sentences that explain marks in the table of parts, and name the ranks that are not in this table."""
     marked = any(one.apart and one.known for one in cases)
     lacking = [
         f"{_numbered([each.rank for each in one.ranks if each not in one.known])} of {one.name}"
@@ -413,7 +395,6 @@ def _remarks(cases: Sequence[Strips]) -> list[str]:
 
 
 def _span(cases: Sequence[Strips]) -> tuple[float, float]:
-    """Return the shortest and the longest step that the axis shows, in ms."""
     every = [each for one in cases for each in one.ranks]
     low = min(each.quantiles_s[0] for each in every)
     usual = max(each.quantiles_s[QUANTILES.index(95)] for each in every)
@@ -422,12 +403,10 @@ def _span(cases: Sequence[Strips]) -> tuple[float, float]:
 
 
 def _beside(one: Strips) -> str:
-    """Return a case's name in lines that fit on the left of its strips."""
     return in_lines(one.name, _NAMES_IN, style.TICK_PT)
 
 
 def _above(one: Strips) -> str:
-    """Return a case's name in lines of bold type that fit above its strips on a phone."""
     return in_lines(one.name, (style.NARROW_WIDTH_IN - 0.3) / 1.1, style.NOTE_PT)
 
 
@@ -436,18 +415,12 @@ def _lines(one: Strips) -> int:
 
 
 def _rows_taken(one: Strips) -> float:
-    """Return the height of a case, in heights of a strip.
-
-    It is the height of its strips, or of its name if that is higher, plus the gap below.
-    """
+    """Return a case's height in strips, including its name and the gap below."""
     return max(len(one.ranks), height_in([_beside(one)], style.TICK_PT) / _PITCH_IN) + _GAP_IN / _PITCH_IN
 
 
 def _strip(axes: Axes, place: float, each: RankTimes, case: Strips, end: float) -> None:
-    """Draw a rank's quantiles as thin ticks, its median as a thick one and its 95th percentile as a triangle.
-
-    The thin ticks are one path, so that a page with many ranks stays small.
-    """
+    """Draw a rank's quantiles (one path, to keep pages small), its median and its 95th percentile."""
     look = style.look(case.row.case)
     title = f"{case.name}, {_rank_name(each)}: median {_numbers(each)}"
     xs: list[float] = []
@@ -496,7 +469,6 @@ def _finish(axes: Axes, cases: Sequence[Strips], top: float) -> None:
 
 
 def _paint(sheet: Sheet, *, cases: Sequence[Strips]) -> None:
-    """Paint one strip for each rank, with names on the left and numbers on the right."""
     names = [_beside(one) for one in cases]
     words = [_rank_name(each) for one in cases for each in one.ranks]
     rank_in = max(text_width_in(word, style.NOTE_PT) for word in words)
@@ -541,7 +513,6 @@ _NAMES_IN = 2.2
 
 
 def _paint_narrow(sheet: Sheet, *, cases: Sequence[Strips]) -> None:
-    """Paint the layout for a phone, with each case's name and each rank's numbers above the strip."""
     axes = sheet.axes(0.14, _AXIS_IN, sheet.width_in - 0.32, sheet.height_in - _AXIS_IN)
     end = _span(cases)[1]
     at, gap, head = 0.0, _GAP_IN / _PITCH_IN, _HEAD_IN / _PITCH_IN

@@ -58,10 +58,6 @@ def section(launches: Sequence[LaunchResult], findings: Sequence[Finding], rows:
 
 
 def _ratios(findings: Sequence[Finding], rows: Sequence[Row]) -> tuple[Table, ...]:
-    """Return, in a tuple, a table of the ratios of step times from which findings about strategies were made.
-
-    The tuple is empty if no finding is about strategies.
-    """
     by_id = {row.case_id: row for row in rows}
     ratios = [
         (by_id[case], by_id[one.cases[-1]], ratio, one.badge)
@@ -96,10 +92,7 @@ def _ratios(findings: Sequence[Finding], rows: Sequence[Row]) -> tuple[Table, ..
 
 
 def _stated(rows: Sequence[Row]) -> list[str]:
-    """Return the notes that strategies define about themselves, except the notes of `DataParallel`.
-
-    The notes must be shown with the strategies' numbers.
-    """
+    """Return the strategies' own notes, which must be shown with their numbers, except `DataParallel`'s."""
     notes = {
         row.strategy_name: traits_of(row.case).note
         for row in rows
@@ -176,10 +169,9 @@ _Groups = Sequence[tuple[int, Sequence[tuple[Series, Row]]]]
 
 
 def _ranked(groups: _Groups) -> tuple[int, list[tuple[str, Row]], list[tuple[str, Row]]] | None:
-    """Return the number of ranks for the title, the ranked cases at this number, and all cases at this number.
+    """Return the most ranks at which a case is ranked, the ranked cases there, and all cases there.
 
-    Cases are ranked, by throughput, if they exchange gradients and were not oversubscribed. The number of ranks is the
-    largest for which a case is ranked. Both lists leave out oversubscribed cases. Return None if no case is ranked.
+    Ranked cases exchange gradients. Oversubscribed cases are left out. None if no case is ranked.
     """
     most = max(size for size, _ in groups)
     for size, members in groups:
@@ -202,12 +194,11 @@ def _rate(row: Row) -> Interval:
 
 
 def _title_rate(row: Row) -> str:
-    """Return the throughput with three or four digits, because a title has no intervals that justify more or fewer."""
+    """Return three or four digits, because a title has no interval that justifies more or fewer."""
     return format_number(_rate(row).value)
 
 
 def _title(panel: Panel, groups: _Groups) -> str:
-    """Return the finding: the throughputs at the number of ranks that `_ranked` returns, and their upper bound."""
     found = _ranked(groups)
     if found is None:
         if any(row.oversubscribed for _, members in groups for _, row in members):
@@ -233,7 +224,6 @@ def _title(panel: Panel, groups: _Groups) -> str:
 
 
 def _rates(groups: _Groups) -> str:
-    """Return a sentence with the throughputs that the title states, and their intervals; empty if no case is ranked."""
     found = _ranked(groups)
     if found is None:
         return ""
@@ -244,17 +234,13 @@ def _rates(groups: _Groups) -> str:
 
 
 def _bound_of(row: Row, bounds: Mapping[Hashable, Row]) -> Interval | None:
-    """Return the throughput of independent ranks with the same computation as the case; None if it was not measured."""
+    """Return independent ranks' throughput for the same computation; None if not measured."""
     bound = bounds.get(grouping.deciding("compute", row.case))
     return bound.samples_per_s if bound is not None else None
 
 
 def _beside(shown: Sequence[tuple[str, Row]], rows: Sequence[Row]) -> str:
-    """State the throughput of independent ranks in words, and say whether it is an upper bound for the cases shown.
-
-    If a case shown has a higher throughput, the text says so and does not call it an upper bound. The text is empty if
-    the cases have no bound, or different bounds.
-    """
+    """State independent ranks' throughput, as an upper bound unless a case shown is faster."""
     bounds = bounds_of(rows)
     values = {bound.value: bound for _, row in shown if (bound := _bound_of(row, bounds)) is not None}
     if len(values) != 1:
@@ -273,11 +259,6 @@ def _beside(shown: Sequence[tuple[str, Row]], rows: Sequence[Row]) -> str:
 
 
 def _about_bounds(groups: _Groups) -> list[str]:
-    """Explain independent ranks as an upper bound, in sentences.
-
-    The sentences say where independent ranks were slower than a strategy, and for which strategies they are not a
-    bound.
-    """
     beaten: list[int] = []
     less: dict[str, Case] = {}
     there = False
@@ -308,7 +289,6 @@ def _about_bounds(groups: _Groups) -> list[str]:
 
 
 def _unbounded(cases: Mapping[str, Case]) -> str:
-    """Name these cases and say why independent ranks are not an upper bound for them."""
     by: dict[str, list[str]] = {}
     for name, case in cases.items():
         engine = traits_of(case).engine

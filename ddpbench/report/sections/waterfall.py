@@ -243,15 +243,11 @@ def _includes_zero(loss: Interval) -> bool:
 
 
 def _text(loss: Interval) -> str:
-    """Return a loss as text with three decimals, and with its interval. An exact zero is `0`.
-
-    Three decimals suffice, because less than a thousandth of a step does not matter.
-    """
+    """Return a loss with three decimals, which suffice: less than a thousandth of a step does not matter."""
     return " ".join(filter(None, [_fixed(loss.value), _ends(loss)]))
 
 
 def _ends(loss: Interval) -> str:
-    """Return the interval of a loss in brackets; empty if the interval is unknown or an exact zero."""
     known = loss.has_ends and not loss.value == loss.low == loss.high == 0
     return f"[{_fixed(loss.low)}, {_fixed(loss.high)}]" if known else ""
 
@@ -264,7 +260,6 @@ def _fixed(value: float | None) -> str:
 
 
 def _marks(fall: Fall, index: int) -> list[str]:
-    """Explain the figure's losses and its axis, in sentences; `index` counts the figures from 0."""
     marks = _unsure(fall)
     if fall.split and not index:
         marks.append(
@@ -334,7 +329,6 @@ def _picture(fall: Fall, index: int) -> Picture:
 
 
 def _title(fall: Fall) -> str:
-    """Return the finding: the efficiency, and the largest loss if it is decided."""
     value = fall.efficiency.number
     return first_short(
         *(
@@ -347,7 +341,6 @@ def _title(fall: Fall) -> str:
 
 
 def _causes(fall: Fall) -> list[str]:
-    """Return phrases for the finding on the largest loss, the longest first."""
     if fall.rounds < MIN_ROUNDS:
         return ["too few rounds to name a main cause"]
     part, share = fall.unexplained
@@ -377,14 +370,14 @@ def _causes(fall: Fall) -> list[str]:
 
 
 def _largest(fall: Fall) -> list[str]:
-    """Return the largest loss, then the losses above 0 that cannot be distinguished from it, as names."""
+    """Return the largest loss, then those above 0 that cannot be distinguished from it."""
     rivals = sorted(fall.rivals, key=lambda name: -fall.weighed[name].value)
     sure = [name for name in rivals if (fall.weighed[name].low or 0.0) > 0 and name not in _UNEXPLAINED]
     return [fall.largest, *sure][:_MOST_NAMED]
 
 
 def _unsure(fall: Fall) -> list[str]:
-    """Return a sentence on losses that the title omits although they may be larger than the named losses."""
+    """Return a sentence on unnamed losses that may be larger than the named ones."""
     decided = fall.rounds < MIN_ROUNDS or not fall.named or fall.cause is not None
     if decided or fall.unexplained[1] > MOST_NOT_ATTRIBUTED:
         return []
@@ -393,7 +386,6 @@ def _unsure(fall: Fall) -> list[str]:
 
 
 def _named(fall: Fall) -> str:
-    """Return a sentence with the losses that the title names, and their intervals; empty if it names none."""
     if fall.rounds < MIN_ROUNDS or not fall.named or fall.unexplained[1] > MOST_NOT_ATTRIBUTED:
         return ""
     names = [fall.cause] if fall.cause is not None else _largest(fall)
@@ -444,7 +436,6 @@ def _paint(sheet: Sheet, *, fall: Fall) -> None:
 
 
 def _paint_narrow(sheet: Sheet, *, fall: Fall) -> None:
-    """Paint the layout for a phone, with each loss's name and number above its bar."""
     axes = sheet.axes(0.16, 0.5, sheet.width_in - 0.34, sheet.height_in - 0.5)
     for place, (name, text, look) in enumerate(_stairs(axes, fall, height=_NARROW_BAR)):
         over_bar(axes, place - 0.6 * _NARROW_BAR, _ON_PHONE.get(name, name), text, **look)
@@ -454,7 +445,6 @@ def _paint_narrow(sheet: Sheet, *, fall: Fall) -> None:
 
 
 def _stairs(axes: Axes, fall: Fall, *, height: float = 0.62) -> list[tuple[str, str, dict[str, Any]]]:
-    """Draw the bars from the ideal to the measured value. Return each bar's name, number and text style."""
     start = _start(fall)
     at = highest = 1.0
     for loss in fall.losses.values():
@@ -493,10 +483,7 @@ def _stairs(axes: Axes, fall: Fall, *, height: float = 0.62) -> list[tuple[str, 
 
 
 def _start(fall: Fall) -> float:
-    """Return where the axis starts: above 0 if losses would otherwise take less than half of the axis.
-
-    It starts below 0 if a bar ends below 0.
-    """
+    """Return the axis's start: above 0 if losses would take less than half of it, below 0 if a bar does."""
     at = lowest = 1.0
     for loss in fall.losses.values():
         at -= loss.value

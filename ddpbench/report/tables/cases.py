@@ -22,7 +22,7 @@ from ddpbench.spec.links import link_words
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Settings:
-    """The cases' settings. Settings that differ get columns, and the table's caption states the shared ones."""
+    """The cases' settings: differing ones get columns, and the caption states the shared ones."""
 
     caps: Collection[str]
     """The bucket caps, in words."""
@@ -106,7 +106,6 @@ def _settings(rows: Sequence[Row]) -> _Settings:
 
 
 def _of_all(words: Sequence[Sequence[str]]) -> list[str]:
-    """Return the phrases that occur in all rows; empty if there is only one row."""
     return [word for word in words[0] if all(word in others for others in words)] if len(words) > 1 else []
 
 
@@ -158,7 +157,7 @@ def _columns(settings: _Settings) -> tuple[Column, ...]:
 
 
 def _backend(row: Row, settings: _Settings) -> Cell:
-    """Return a cell with a case's backend, and with the phrases on emulation that the caption does not state."""
+    """Return the backend with the phrases on emulation that the caption does not state."""
     emulated = virtual_words(row.case)
     under = [
         "emulated" if word == settings.links else word for word in emulated if word not in settings.shared
@@ -200,10 +199,7 @@ def _numbers(row: Row, *, strong: bool) -> Iterator[Cell]:
 
 
 def _ties(summary: RunSummary, oversubscribed: Collection[str]) -> dict[str, str]:
-    """Describe, by case id, each comparison in which a case is best, as good as the best, or undecided.
-
-    Comparisons with an `oversubscribed` case are left out, because its steps may have waited for cores.
-    """
+    """Describe each comparison in which a case is best, as good or undecided; not with oversubscribed cases."""
     words: dict[str, list[str]] = {}
     for topic, what in _TOPICS.items():
         for case_id, one in stands(summary.steps.comparisons, topic).items():

@@ -85,10 +85,7 @@ def fabrics_table(fabrics: Sequence[FabricRun]) -> Table | None:
 
 
 def _rates(rates: Sequence[float]) -> str:
-    """Return the lowest and the highest rate as text, to three digits: `100 Mbit/s to 1 Gbit/s`.
-
-    If both are equal, return one rate. Return an empty text if `rates` is empty.
-    """
+    """Return the range of rates, such as `100 Mbit/s to 1 Gbit/s`; empty without rates."""
     if not rates:
         return ""
     low, high = (format_bit_rate(float(f"{value:.3g}")) for value in (min(rates), max(rates)))

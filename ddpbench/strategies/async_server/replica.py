@@ -167,6 +167,6 @@ class WorkerReplica(OrderedReplica):
 
 
 def _spread(layout: BufferLayout) -> None:
-    """Copy the server's parameters to all ranks, because the workers may have older parameters."""
+    """Copy the server's parameters to all ranks, whose own may be older."""
     for value in layout.values:
         dist.broadcast(value, src=0)

@@ -110,7 +110,6 @@ class RpcWorker:
 
 @rpc.functions.async_execution  # type: ignore[untyped-decorator]
 def _exchange(worker: int, gradients: list[torch.Tensor]) -> _Answer:
-    """Queue a worker's gradients on the server, and return a future for the updated parameters."""
     answer = _Answer()
     _calls.put((worker, gradients, answer))
     return answer
@@ -121,7 +120,6 @@ def _name(rank: int) -> str:
 
 
 def _join(job: Job) -> None:
-    """Initialize RPC in this rank, with the store and the network interface of the process group."""
     interface, _, _ = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")
     if interface:
         os.environ.setdefault("TP_SOCKET_IFNAME", interface)
@@ -135,7 +133,7 @@ def _join(job: Job) -> None:
 
 
 def _meet(url: str, **_: Any) -> Iterator[tuple[Store, int, int]]:
-    """Yield the process group's store. RPC adds a new prefix to its keys each time, so that keys don't collide."""
+    """Yield the process group's store; RPC adds a new prefix each time, so that keys do not collide."""
     yield dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
 
 

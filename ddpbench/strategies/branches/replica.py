@@ -17,7 +17,7 @@ _MOST_DESCRIBED = 4096
 
 
 def _description(sent: Any) -> tuple[list[int], torch.dtype]:
-    """Parse the shape and dtype of an output from its rank's message. Raise errors that `gather_values` handles."""
+    """Parse shape and dtype of a rank's message. Raise errors that `gather_values` handles."""
     name, shape = sent
     return shape_of(shape), type_of_numbers(name)
 
@@ -87,14 +87,14 @@ class BranchesReplica(PieceReplica):
         return torch.zeros((), device=self.job.device)
 
     def _prepare(self, own: torch.Tensor) -> None:
-        """Allocate the receive buffers. To know their shapes, all ranks exchange the shapes of their outputs."""
+        """Allocate the receive buffers, whose shapes all ranks exchange."""
         own_description = [name_of_type(own.dtype), [*own.shape]]
         described = gather_values(own_description, _description, device=own.device, most=_MOST_DESCRIBED)
         others = described[1:] if self.job.rank == 0 else [described[self.job.rank]]
         self._buffers = [torch.empty(shape, dtype=dtype, device=own.device) for shape, dtype in others]
 
     def _receive(self) -> list[Any]:
-        """Begin to receive the other ranks' outputs, and return the messages; none before buffers are allocated."""
+        """Begin to receive the other ranks' outputs; none before buffers are allocated."""
         return [
             begin(self.job.recorder, "receive", buffer, rank, 2 * rank)
             for rank, buffer in enumerate(self._buffers or (), start=1)

@@ -139,7 +139,6 @@ class BucketHook:
 
 
 def _operation(algorithm: str) -> str:
-    """Return the name of the operation in records of transfers that use this algorithm."""
     if is_import_path(algorithm):
         return f"{short_name(algorithm)}/together"
     return algorithm if is_collective(algorithm) else "all_reduce"
@@ -160,7 +159,7 @@ def _library_all_reduce(
 
 
 def _background(job: Job, group: dist.ProcessGroup | None) -> Background | None:
-    """Return a thread that runs ddpbench's or a user's all-reduce algorithm, or None for the library's all-reduce."""
+    """Return a thread for ddpbench's or a user's algorithm, or None for the library's all-reduce."""
     if not is_collective(job.case.algorithm):
         return None
     from ddpbench.collectives import load_collective

@@ -73,7 +73,7 @@ class PowerSgdHook(BucketHook):
         start = self.last_start = recorder.mark()
 
         def begun() -> tuple[Summed, int]:
-            """Begin the transfer. Return its future, and the count of numbers that it sends."""
+            """Begin the transfer; return its future, and the count of numbers that it sends."""
             before = int(state.total_numel_after_compression)
             plain = state.iter < state.start_powerSGD_iter
             sent: Summed = powerSGD_hook(state, bucket)

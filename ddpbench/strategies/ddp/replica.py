@@ -70,7 +70,6 @@ class DdpReplica(Replica):
         self._reducers = Reducers(ddps, hook, rebuilds=rebuilds)
 
     def _wrapper(self, job: Job, options: DdpOptions) -> Callable[[nn.Module], nn.Module]:
-        """Return a function that wraps a module of the job in DDP."""
         from torch.nn.parallel import DistributedDataParallel
 
         cap, shrink = job.case.bucket_cap_mb, job.case.shrink
@@ -86,7 +85,6 @@ class DdpReplica(Replica):
         )
 
     def _needs_hook(self, job: Job, options: DdpOptions) -> bool:
-        """Return whether timed steps need a communication hook too."""
         return (
             is_collective(job.case.algorithm)
             or job.case.schedule == "after_backward"
@@ -123,7 +121,6 @@ class DdpReplica(Replica):
         return self._own(batch)
 
     def _loss(self, inputs: Any, targets: Any) -> torch.Tensor:
-        """Return the loss of a part of the batch, divided by the number of parts."""
         with self.job.recorder.span("forward"):
             loss = self.job.loss(self._wrapped(inputs), targets)
             return loss / self._parts if self._parts > 1 else loss

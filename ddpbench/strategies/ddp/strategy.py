@@ -100,7 +100,6 @@ def accumulate_reason(case: Case) -> str | None:
 
 
 def _powersgd_reason(case: Case) -> str | None:
-    """Explain in words why PowerSGD cannot run in this case, or return None if it can."""
     if case.dtype == "bfloat16":
         return (
             "PowerSGD orthogonalizes in the gradients' own type, and bfloat16 has too few digits to keep the "

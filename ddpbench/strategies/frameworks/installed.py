@@ -97,10 +97,7 @@ def missing(name: str) -> str | None:
 
 
 def _installed(distributions: Sequence[str]) -> tuple[str, str]:
-    """Return the name and version of the first of these packages that is installed.
-
-    If none is, return the first name and an empty text.
-    """
+    """Return name and version of the first installed package, or the first name and an empty text."""
     for distribution in distributions:
         try:
             return distribution, importlib.metadata.version(distribution)
@@ -110,11 +107,11 @@ def _installed(distributions: Sequence[str]) -> tuple[str, str]:
 
 
 def _importable(module: str) -> bool:
-    """Return whether a module's top-level package exists. A search for the module would import its parents."""
+    """Return whether a top-level package exists; a search for the module would import its parents."""
     return importlib.util.find_spec(module.partition(".")[0]) is not None
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version, for example (2, 6, 0) for `2.6.0rc1`."""
+    """Return (2, 6, 0) for `2.6.0rc1`."""
     found = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(int(part) for part in found[0].split(".")) if found else ()

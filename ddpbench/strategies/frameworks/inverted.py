@@ -85,7 +85,7 @@ class Inverted:
             raise LoopEndedError(f"{self._name}'s loop waits for its {self._at}, not for its {state}")
 
     def _enter(self, wanted: str) -> None:
-        """Run the loop until it waits again, and raise `LoopEndedError` unless it waits for `wanted`."""
+        """Run the loop until it waits again; raise `LoopEndedError` unless it waits for `wanted`."""
         self._outside = self._here()
         self._loop.switch()
         if self._loop.dead:

@@ -76,12 +76,12 @@ class LostParts:
                 self._written[name] = None
 
     def _find_hooked(self, _gradient: torch.Tensor) -> None:
-        """Record which shards have hooks during backward. FSDP does not call these hooks. Each step may add hooks."""
+        """Record shards with hooks during backward, because FSDP does not call them. Each step may add hooks."""
         shards = (each for each in self._model.named_parameters() if isinstance(each[1], DTensor))
         self._hooked |= {name: None for name, each in shards if each._backward_hooks}
 
     def _find_late(self) -> None:
-        """Record which gathered parameters still have a gradient, which FSDP should have sharded during backward."""
+        """Record gathered parameters that still have a gradient, which FSDP should have sharded."""
         self._late |= {name: None for name, each in self._gathered.items() if each.grad is not None}
 
 

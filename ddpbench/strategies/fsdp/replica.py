@@ -93,7 +93,7 @@ class FsdpReplica(LocalReplica):
 
 
 def _mesh(job: Job, replicas: int) -> DeviceMesh:
-    """Return a mesh of all ranks. For several replicas, the mesh has two dimensions, with a replica in each row."""
+    """Return a mesh of all ranks, with a row per replica if there are several."""
     if replicas == 1:
         return init_device_mesh(job.device.type, (job.world_size,))
     return init_device_mesh(
@@ -102,7 +102,6 @@ def _mesh(job: Job, replicas: int) -> DeviceMesh:
 
 
 def _shard(job: Job, model: nn.Module, options: FsdpOptions, mesh: DeviceMesh) -> nn.Module:
-    """Shard a model in place, first its blocks, then the rest. Return the model."""
     # torch's default, None, reshards blocks but not the root, whose parameters are needed again at once.
     again = None if options.reshard_after_forward else False
     if options.wrap == "blocks":
@@ -131,10 +130,7 @@ def blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def _called(module: nn.Module) -> list[nn.Module]:
-    """Return the module in a list, or an empty list if it has no parameters.
-
-    A ModuleList or ModuleDict without a forward is replaced by its children.
-    """
+    """Return [module], or [] without parameters; a ModuleList without a forward becomes its children."""
     if isinstance(module, nn.ModuleList | nn.ModuleDict) and type(module).forward is nn.Module.forward:
         return [each for child in module.children() for each in _called(child)]
     return [module] if next(module.parameters(), None) is not None else []
@@ -155,7 +151,7 @@ def _sharded(model: nn.Module) -> list[FSDPModule]:
 
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    """Gather a sharded tensor from all ranks, and return it in full.
+    """Gather a sharded tensor from all ranks.
 
     Raises:
         CannotTrainError: the tensor is not sharded, because FSDP's hooks missed the backward that made it.

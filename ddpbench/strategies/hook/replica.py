@@ -25,8 +25,6 @@ _OF_DDP = (
 
 
 class _Hooks(Protocol):
-    """The attributes of `HookStrategy` that its replica uses."""
-
     name: ClassVar[str]
     unit_roundoff: ClassVar[float]
 
@@ -38,15 +36,12 @@ class _Hooks(Protocol):
 
 
 class _CompensatedHooks(_Hooks, Protocol):
-    """The attributes of `CompensatedHookStrategy` that its replica uses."""
-
     exact_steps: ClassVar[int]
 
     def kept(self, state: Any, index: int) -> torch.Tensor: ...
 
 
 def _ddp_options(options: Any) -> DdpOptions:
-    """Return DDP's options from the fields of a user's options that have the same names."""
     own = type(options).model_fields
     return DdpOptions.model_validate({name: getattr(options, name) for name in _OF_DDP if name in own})
 
@@ -100,7 +95,7 @@ class UserHook(BucketHook):
         return noted
 
     def _sent_bytes(self, bucket: GradBucket) -> int:
-        """Return the number of bytes sent for a bucket, as the user's strategy reports it.
+        """Return the bytes sent for a bucket, as the user's strategy reports them.
 
         Raises:
             TypeError: the strategy's answer is not a possible size.
@@ -116,7 +111,7 @@ class UserHook(BucketHook):
         )
 
     def _checked(self, value: Any, buffer: torch.Tensor) -> torch.Tensor:
-        """Return the result of a user's hook if it fits the bucket.
+        """Return a user's result if it fits the bucket.
 
         Raises:
             TypeError: the value is not a tensor of the bucket's dtype and length.
@@ -199,7 +194,7 @@ class CompensatedHookReplica(HookReplica, CompensatedReplica):
 
 
 def _as(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
-    """Reshape a parameter's part of a bucket like the parameter. Buckets store complex numbers as pairs of reals."""
+    """Reshape a bucket's part like its parameter; buckets store complex numbers as pairs of reals."""
     if not parameter.is_complex():
         return part.view_as(parameter)
     return torch.view_as_complex(

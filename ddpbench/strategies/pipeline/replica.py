@@ -106,10 +106,7 @@ class PipelineReplica(PieceReplica):
     def _averaging(
         self, stage: nn.Module, across: dist.ProcessGroup, number: Callable[[int], int]
     ) -> Reducers:
-        """Wrap the stage in DDP over the ranks that have the same stage in other pipelines. Return its `Reducers`.
-
-        `number` maps a bucket's number to a number that no other stage uses.
-        """
+        """Average a stage by DDP over the pipelines; `number` maps buckets to numbers unique among stages."""
         ddp = DistributedDataParallel(stage, process_group=across, **buffers_stay())
         hook = BucketHook(self.job, among=across, number=number) if self.job.recorder.active else None
         return Reducers([ddp], hook)
@@ -150,9 +147,9 @@ class PipelineReplica(PieceReplica):
         return torch.stack([loss.detach() for loss in losses]).mean()
 
     def _rehearse(self, inputs: Any, targets: Any) -> None:
-        """Make a first step, in which torch learns the shapes of the messages between stages, and undo its effects.
+        """Make a first step, in which torch learns the messages' shapes, and undo its effects.
 
-        Torch computes with uninitialized memory in this step, which must not stay in BatchNorm's running statistics.
+        Torch computes with uninitialized memory, which must not stay in BatchNorm's running statistics.
         """
         module = self._stage.submod
         kept = [(buffer, buffer.clone()) for buffer in module.buffers()]
@@ -179,7 +176,7 @@ class PipelineReplica(PieceReplica):
 
 
 def _group(rows: list[list[int]]) -> dist.ProcessGroup:
-    """Make a process group for each row of ranks, and return this rank's group. All ranks call this together."""
+    """Make a group per row of ranks, and return this rank's. All ranks call this together."""
     own, _ = dist.new_subgroups_by_enumeration(rows, timeout=NEVER)  # type: ignore[no-untyped-call]
     found: dist.ProcessGroup = own
     return found
@@ -283,7 +280,7 @@ class NotedStage(CheckedStage):
             )
 
     def _bucket(self, piece: tuple[int, int], *, sends: bool) -> int:
-        """Return a number for a microbatch's messages, the same on sender and receiver, and unique within a step."""
+        """Return a number for a microbatch's messages, the same on both sides and unique within a step."""
         assert self.chunks is not None
         backward, microbatch = piece
         boundary = self.stage_index - (sends if backward else not sends)

@@ -37,10 +37,9 @@ class CheckedStage(PipelineStage):
         return decoded(sender, message.cpu(), _metadata)
 
     def _exchange(self, act: Any, message: torch.Tensor, stage: int) -> int:
-        """Send or receive a message, and return the rank of the other side.
+        """Send or receive a message; return the other rank.
 
-        As in torch, the message is sent as a batch of one message, because for a batch NCCL connects all ranks of the
-        group.
+        As in torch, it is a batch of one, for which NCCL connects all ranks of the group.
         """
         peer: int = self._resolve_peer_global_rank(stage)
         for work in dist.batch_isend_irecv([dist.P2POp(act, message, peer, self.group)]):
@@ -49,7 +48,7 @@ class CheckedStage(PipelineStage):
 
 
 def _described(meta: Any) -> list[Any]:
-    """Return torch's metadata on a stage's outputs, or on its inputs' gradients, as a JSON value.
+    """Return torch's metadata on outputs, or on inputs' gradients, as JSON.
 
     Raises:
         CannotTrainError: an output or a gradient is not a plain tensor.
@@ -74,7 +73,7 @@ def _of_tensor(meta: Any) -> Any:
 
 
 def _metadata(sent: Any) -> Any:
-    """Rebuild torch's metadata from a neighbour's JSON message. Raise errors that `decoded` handles."""
+    """Rebuild torch's metadata from a neighbour's message. Raise errors that `decoded` handles."""
     from torch.distributed.pipelining._utils import _StageBackwardMeta, _StageForwardMeta, _TensorMeta
 
     is_forward, described = sent

@@ -144,10 +144,9 @@ class PostLocalSgdReplica(PeriodicReplica):
 
 
 def _check_contiguous(model: torch.nn.Module) -> None:
-    """Check that trained weights are contiguous. In the layout channels_last, for example, they are not.
+    """Check that trained weights are contiguous, unlike in channels_last.
 
-    torch's averager makes weights contiguous, which would change their strides. DDP reads gradients from its buckets by
-    the weights' current strides, so it would then assign gradients in the wrong order.
+    torch's averager makes them contiguous, and DDP, which reads gradients by current strides, would then mix them up.
 
     Raises:
         CannotTrainError: a trained weight is not contiguous.

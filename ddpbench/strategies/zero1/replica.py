@@ -45,20 +45,16 @@ class Zero1Replica(DdpReplica):
 
 
 def _updated(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the parameters to divide among ranks.
-
-    If there are several dtypes, frozen parameters are left out, because torch would refuse the mixture.
-    """
+    """Return the parameters to divide, without frozen ones among several dtypes, which torch refuses."""
     if len({each.dtype for each in parameters}) == 1:
         return list(parameters)
     return [each for each in parameters if each.requires_grad] or list(parameters)
 
 
 def _cut_down(optimizer: torch.optim.Optimizer) -> Callable[..., torch.optim.Optimizer]:
-    """Return a function to pass to ZeroRedundancyOptimizer as the optimizer's class.
+    """Return a stand-in for the optimizer's class, which cuts `optimizer` down to this rank's groups.
 
-    That function takes this rank's parameter groups, and returns the given optimizer with only these groups. In this
-    way optimizers of any class and with any number of groups keep their settings.
+    Optimizers of any class and number of groups thus keep their settings.
     """
 
     def made(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
@@ -73,7 +69,7 @@ def _cut_down(optimizer: torch.optim.Optimizer) -> Callable[..., torch.optim.Opt
 
 @contextmanager
 def _stepped_within(outer: torch.optim.Optimizer) -> Iterator[list[torch.optim.Optimizer]]:
-    """Yield a list that collects each optimizer other than `outer` that steps while the enclosed code runs."""
+    """Yield a list of the optimizers other than `outer` that step in the enclosed code."""
     found: list[torch.optim.Optimizer] = []
 
     def note(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -104,10 +100,7 @@ class SharedOutOptimizer(ZeroRedundancyOptimizer):
         self._remember()
 
     def _take_over(self, *_: Any) -> None:
-        """Copy settings that a scheduler has changed in the workload's optimizer to this optimizer.
-
-        torch's step copies settings in the opposite direction, and would undo the changes.
-        """
+        """Copy settings that a scheduler changed from the workload's optimizer; torch's step would undo them."""
         inner: Any = getattr(self, "optim")  # noqa: B009
         for outer, own, known in zip(self.param_groups, inner.param_groups, self._known, strict=False):
             outer.update({key: own[key] for key, value in known.items() if own[key] != value})
@@ -120,7 +113,7 @@ class SharedOutOptimizer(ZeroRedundancyOptimizer):
     def _local_step(
         self, gradients: Any = None, closure: Callable[[], float] | None = None, **settings: Any
     ) -> float | None:
-        """Update this rank's part of the parameters. In the first update, check that only this part changed.
+        """Update this rank's part; the first update checks that only this part changed.
 
         Raises:
             CannotTrainError: the optimizer steps other optimizers, with parameters that other ranks update.

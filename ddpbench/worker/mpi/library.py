@@ -105,7 +105,7 @@ def start(store: pmi.Store, rank: int, size: int) -> Any:
 
 
 def _confine() -> None:
-    """Restrict UCX, which may carry MPI's messages, to the emulated links or to this machine's loopback interface."""
+    """Restrict UCX, which may carry MPI's messages, to the emulated links or this machine's loopback."""
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
     if "DDPBENCH_NODE" in os.environ:  # emulated nodes share this machine's memory, but must not use it
         os.environ |= {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": interface}
@@ -118,7 +118,7 @@ _KEPT: list[Any] = []
 
 
 def _memory() -> str:
-    """Return a text that is equal on all ranks that share memory. It consists of the boot ID and /dev/shm's device."""
+    """Return a text that is equal on all ranks that share memory: the boot ID and /dev/shm's device."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     try:
         return f"{boot}/{Path('/dev/shm').stat().st_dev}"
@@ -131,7 +131,7 @@ def _nodes(store: pmi.Store, size: int) -> Sequence[str]:
 
 
 def _forget_segments() -> None:
-    """Unlink MPI's shared memory, so that it does not outlive killed ranks. All ranks must have mapped it before."""
+    """Unlink MPI's shared memory, so that it does not outlive killed ranks; all ranks must have mapped it."""
     for name in _mapped(Path("/proc/self")):
         with suppress(OSError):
             Path(name).unlink()
@@ -163,9 +163,9 @@ def _forget_strays() -> None:
 
 
 def _mapped(process: Path) -> set[str]:
-    """Return the paths of MPI's shared memory that `process`, a folder of /proc, has mapped.
+    """Return the paths of MPI's shared memory in `process`, a folder of /proc.
 
-    The set is empty if the process has ended or belongs to another user.
+    Empty if the process has ended or belongs to another user.
     """
     try:
         lines = (process / "maps").read_text(encoding="utf-8", errors="replace").splitlines()

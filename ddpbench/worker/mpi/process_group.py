@@ -36,7 +36,7 @@ def register() -> None:
 
 
 def _created(options: Any, _: Any) -> MpiGroup:
-    """Return a process group for the ranks in `options`. The first group has all ranks, and its creation starts MPI."""
+    """Return a group for the ranks in `options`; the first group has all ranks and starts MPI."""
     ranks = list(options.global_ranks_in_group)
     if not _WORLD:
         _WORLD.append(library.start(options.store, options.group_rank, options.group_size))
@@ -113,7 +113,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
             del call, result, future  # so that nothing of the last call stays alive until the next one
 
     def _soon(self, call: Callable[[], None], result: Any) -> Work:
-        """Queue `call` for the group's thread, and return a torch `Work` whose future yields `result` after the call.
+        """Queue `call` for the group's thread, and return a torch `Work` that yields `result`.
 
         In the group's own thread, make the call at once.
         """
@@ -127,12 +127,10 @@ class MpiGroup(_Group):  # type: ignore[misc]
         return _Call(future)
 
     def _raw(self, tensor: torch.Tensor) -> list[Any]:
-        """Return MPI's description of a tensor's memory as bytes, for calls that only move data."""
         _refuse_strided(tensor)
         return [self._mpi.buffer.fromaddress(tensor.data_ptr(), tensor.nbytes), self._mpi.BYTE]
 
     def _typed(self, tensor: torch.Tensor) -> list[Any]:
-        """Return MPI's description of a tensor's memory, with the tensor's data type, for calls that compute."""
         _refuse_strided(tensor)
         if tensor.dtype not in self._types:
             raise TypeError(f"MPI cannot reduce tensors of {tensor.dtype}")
@@ -304,7 +302,7 @@ class MpiGroup(_Group):  # type: ignore[misc]
 
 
 class _Call(Work):
-    """A queued call as torch's `Work`. Its `wait` raises the call's error, unlike `wait` of torch's own `Work`."""
+    """A queued call as torch's `Work`. Unlike torch's own, its `wait` raises the call's error."""
 
     def __init__(self, future: torch.futures.Future[Any]) -> None:
         super().__init__()
@@ -322,7 +320,7 @@ class _Call(Work):
 
 
 class _MpiMessage(Work):
-    """A point-to-point message as torch's `Work`. MPI transfers the message only while both ranks are in MPI calls."""
+    """A point-to-point message as torch's `Work`. MPI transfers it only while both ranks are in MPI calls."""
 
     def __init__(self, request: Any, tensor: torch.Tensor, mpi: Any) -> None:
         super().__init__()
@@ -341,8 +339,6 @@ class _MpiMessage(Work):
 
 @cache
 def _sum_of(mpi: Any, dtype: torch.dtype) -> Any:
-    """Return an MPI operation that uses torch to add tensors of this data type."""
-
     def add(some: Any, more: Any, _: Any) -> None:
         total = torch.frombuffer(more, dtype=dtype)
         total += torch.frombuffer(some, dtype=dtype)
@@ -351,7 +347,6 @@ def _sum_of(mpi: Any, dtype: torch.dtype) -> Any:
 
 
 def _make(call: Callable[[], None], result: Any, future: Any) -> None:
-    """Run `call`, then complete `future` with `result` or with the call's exception."""
     try:
         call()
     except Exception as error:  # the waiting thread has to see it
@@ -361,7 +356,7 @@ def _make(call: Callable[[], None], result: Any, future: Any) -> None:
 
 
 def _is_part(own: torch.Tensor, whole: torch.Tensor, rank: int) -> bool:
-    """Return whether `own` is stored at this rank's position in `whole`, as in FSDP. MPI then needs MPI_IN_PLACE."""
+    """Return whether `own` lies at its place in `whole`, as in FSDP; MPI then needs MPI_IN_PLACE."""
     return own.data_ptr() == whole.data_ptr() + rank * own.nbytes
 
 
@@ -385,11 +380,11 @@ def _copy(whole: torch.Tensor, outputs: _Tensors) -> None:
 
 
 def _keep(_: Any) -> None:
-    """Do nothing. A call that passes a tensor here keeps the tensor alive while MPI reads its memory."""
+    """Keep a tensor alive while MPI reads its memory."""
 
 
 def _counts(tensor: torch.Tensor, sizes: Sequence[int], ranks: int) -> list[int]:
-    """Return the number of bytes of each rank's part of `tensor`. `sizes` counts rows, or is empty for equal parts."""
+    """Return the bytes of each rank's part; `sizes` counts rows, or is empty for equal parts."""
     if not sizes:
         return [tensor.nbytes // ranks] * ranks
     row = tensor.nbytes // tensor.shape[0] if tensor.shape[0] else 0

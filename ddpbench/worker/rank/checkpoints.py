@@ -68,7 +68,7 @@ class Saver:
                 remove_tree(self.folder, made=made)
 
     def _new_folder(self) -> Identity:
-        """Remove the folder that a killed launch may have left, make it again, and return its identity.
+        """Replace the folder that a killed launch may have left, and return the new folder's identity.
 
         Raises:
             FileExistsError: another user has a folder of that name.
@@ -78,9 +78,7 @@ class Saver:
         return make(self.folder, 0o700)
 
     def _join(self) -> list[Identity]:
-        """Make the folder if this node does not share rank 0's disk; check that this user owns the folder.
-
-        Return a list with the folder's identity. The list is empty on rank 0, which has made the folder.
+        """Make the folder if this node lacks rank 0's disk, and return its identity in a list; empty on rank 0.
 
         Raises:
             CheckpointError: the folder cannot be made, or belongs to another user.
@@ -120,10 +118,7 @@ class Saver:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def _plain(self, path: Path) -> int | None:
-        """Save as most training scripts do: rank 0 writes, and the other ranks wait.
-
-        Return the time in nanoseconds on rank 0, and None on the other ranks.
-        """
+        """Save as most training scripts do: rank 0 writes while the others wait. Return its time (ns), else None."""
         start_ns = self.clock.now()
 
         def write() -> None:
@@ -136,7 +131,7 @@ class Saver:
         return took if self.rank == 0 else None
 
     def _agreed(self, act: Callable[[], None], start_ns: int = 0) -> int:
-        """Run `act` on rank 0 while all ranks wait. Return the time from `start_ns` to the end of `act` (nanoseconds).
+        """Run `act` on rank 0 while all ranks wait; return the time since `start_ns` (ns).
 
         Raises:
             CheckpointError: `act` failed; all ranks raise it.
@@ -159,10 +154,9 @@ class Saver:
         return took
 
     def _dcp(self, path: Path) -> int:
-        """Save by torch's distributed checkpoints (DCP), which all ranks call. Return the time (nanoseconds).
+        """Save by torch's distributed checkpoints (DCP), which all ranks call; return the time (ns).
 
-        If all ranks hold the same tensors, DCP divides these tensors among the ranks, so that each tensor is written
-        once.
+        DCP writes each tensor that all ranks hold only once.
 
         Raises:
             CheckpointError: the checkpoint could not be written.
@@ -185,7 +179,7 @@ class Saver:
         return took
 
     def _size(self, path: Path) -> int:
-        """Return the number of bytes that this rank wrote. Rank 0's number includes DCP's index."""
+        """Return the bytes that this rank wrote, on rank 0 including DCP's index."""
         if not path.is_dir():
             return path.stat().st_size if self.rank == 0 else 0
         own = [file for file in path.iterdir() if file.name.startswith(f"__{self.rank}_")]
@@ -194,10 +188,7 @@ class Saver:
 
 
 def _cause(error: BaseException) -> OSError | None:
-    """Return the OSError behind `error`, or None.
-
-    torch's writers wrap the OSError in another exception; DCP wraps one OSError per failed rank.
-    """
+    """Return the OSError behind `error`, or None; DCP wraps one OSError per failed rank."""
     for problem in (error, *getattr(error, "failures", {}).values()):
         cause: BaseException | None = problem[0] if isinstance(problem, tuple) else problem
         while cause is not None:

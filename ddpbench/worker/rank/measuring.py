@@ -117,10 +117,6 @@ class Measurement:
         return step_ns / 1e9
 
     def _batches_from_the_first(self) -> Iterator[tuple[Any, Any]]:
-        """Return an iterator over the rank's batches from the first on.
-
-        If the case says so, batches are kept in memory, or fetched over the network.
-        """
         batches = self._training.batches()
         if self._case.data == "memory":
             batches = in_memory(batches, self._heartbeat.beat)
@@ -129,7 +125,6 @@ class Measurement:
         return batches
 
     def _replica_and_loop(self, recorder: Recorder) -> tuple[Replica, StepLoop]:
-        """Return a new replica of the model, which reports spans to `recorder`, and the replica's training loop."""
         training = self._training
         replica = training.replica(self._model, recorder, distributed=self._distributed)
         pacer = training.workload.pacer
@@ -137,7 +132,6 @@ class Measurement:
         return replica, loop
 
     def _warm_up(self) -> float:
-        """Train until step times are steady. Return the time of a step (nanoseconds)."""
         self._heartbeat.enter("warm-up")
         warmup = warm_up(self._stepper, self._replica.ready, self._measured_s, self._least)
         self._loop.check_loss()
@@ -147,10 +141,7 @@ class Measurement:
         return warmup.step_ns
 
     def _time_steps(self, warm_step_ns: float) -> tuple[int, float]:
-        """Train and time the launch's timed blocks.
-
-        Return the total time of all blocks, and the time per step in the last block (nanoseconds).
-        """
+        """Time the blocks; return their total time and the time per step in the last one (ns)."""
         loop, replica, edges = self._loop, self._replica, self._edges
         has_loss = self._training.workload.has_loss
         self._heartbeat.enter("timed steps")
@@ -187,10 +178,9 @@ class Measurement:
                 raise DivergedError(f"the ranks' parameters differ after the timed steps{why}")
 
     def _instrument_steps(self, *, wanted: int) -> None:
-        """Train at least `wanted` steps with a new replica that records the steps' spans and transfers.
+        """Record spans and transfers of at least `wanted` steps of a new replica.
 
-        If transfers between ranks cannot be timed, record no steps. A record without transfers would look as if the
-        ranks had sent nothing.
+        If transfers cannot be timed, record nothing: it would look as if the ranks had sent nothing.
         """
         self._heartbeat.enter("instrumented steps")
         if self._distributed and not _times_transfers(self._case):
@@ -222,7 +212,7 @@ class Measurement:
         self._loop.check_loss()
 
     def _held(self) -> Held:
-        """Train one more step, and return the bytes of model state that the rank holds between backward and update."""
+        """Train one more step; return the bytes of model state held between backward and update."""
         replica = self._replica
         if replica.job.step is not None:
             return self._held_in_own_step()
@@ -232,7 +222,7 @@ class Measurement:
         return Held(parameter_bytes=parameters, gradient_bytes=gradients, optimizer_bytes=optimizer)
 
     def _held_in_own_step(self) -> Held:
-        """Like `_held`, for a workload whose `step` makes its own updates. Return each number's maximum in the step."""
+        """Like `_held`, but return each number's maximum, since the workload's `step` makes its own updates."""
         replica = self._replica
         seen = [replica.held_bytes()]
         optimizers: Any = replica.optimizer
@@ -272,7 +262,6 @@ class Measurement:
         self._writer.write(*saver.run())
 
     def _train_to_the_loss(self) -> None:
-        """Free the measured replica and train a new model until it reaches `target_loss`, if the request has one."""
         training, clock = self._training, self._stepper.clock
         if self._target_loss is None or training.strategy.promise(training.options) == "nothing":
             return
@@ -291,10 +280,7 @@ class Measurement:
 
 
 def _offered(turn: Turn | None, control: Control, heartbeat: Heartbeat, *, meet: bool) -> int:
-    """Wait until all ranks have finished their steps, then let the interleaved launch run. Return the wait (ns).
-
-    Only rank 0 has a `turn`; on the other ranks, the returned wait is 0. The watchdog gets heartbeats during the wait.
-    """
+    """Let the interleaved launch run once all ranks are done; return the wait (ns), 0 on ranks other than 0."""
     control.agree(0)
     if turn is None:
         return 0
@@ -306,10 +292,7 @@ def _offered(turn: Turn | None, control: Control, heartbeat: Heartbeat, *, meet:
 
 
 def _warm_again(loop: StepLoop, recorder: StepRecorder, stepper: Stepper) -> Block:
-    """Train a new replica until its one-time work is done, and two more steps. Return all steps as a warm-up block.
-
-    The recorder discards its records of these steps.
-    """
+    """Train a new replica until its one-time work is done, and two more steps, which are not recorded."""
     clock, more = stepper.clock, 2
     clock.anchor()
     marks = [clock.mark()]
@@ -342,7 +325,6 @@ def trained_late(training: Training, model: torch.nn.Module) -> list[str]:
 
 
 def _written_by_forward(training: Training, model: torch.nn.Module, batches: Iterator[Any]) -> list[str]:
-    """Return the names of parameters that forward changes, or an empty list if the workload makes its own steps."""
     if training.workload.owns_step:
         return []
     inputs, targets = next(batches)

@@ -180,7 +180,6 @@ class Rank:
         leave(control, borrowed=self.case.launcher in OF_FRAMEWORKS)
 
     def _group_when_asked(self, control: Control, device: torch.device) -> AbstractContextManager[object]:
-        """Return a context in which a process group is formed if a user's loss on a single rank asks for one."""
         alone = isinstance(control, AloneControl) and is_import_path(self.case.workload)
         return formed_when_asked(device) if alone else nullcontext()
 
@@ -192,9 +191,9 @@ class Rank:
         control: Control,
         times: tuple[int, int, int],
     ) -> None:
-        """Run the proof, or the measurement and the recovery, as the request says.
+        """Run the proof, or measurement and recovery.
 
-        `times` are the moments when this rank started, began to meet the other ranks and had met them (nanoseconds).
+        `times` are when this rank started, began to meet the other ranks, and had met them (ns).
         """
         step_s: float | None = None
         if self.request.purpose == "proof":
@@ -248,7 +247,6 @@ class Rank:
             raise DivergedError(f"{who}: {'; '.join(failed)}")
 
     def _classify(self, problem: BaseException) -> tuple[Status, str]:
-        """Return the status for a failure, and a sentence that says what failed and what to do."""
         if (
             said := shared_module()
         ):  # first, because a mixture of two versions of the code can fail in any way
@@ -266,7 +264,7 @@ class Rank:
 
 
 def _error_words(proof: Proof) -> str:
-    """Return a failed proof's error and tolerance as text, with enough digits to show the difference."""
+    """Return a failed proof's error and tolerance with enough digits to show the difference."""
     for digits in range(2, 18):
         error, allowed = (f"{value:.{digits}g}" for value in (proof.error, proof.tolerance))
         if error != allowed:
@@ -275,7 +273,6 @@ def _error_words(proof: Proof) -> str:
 
 
 def _wrong(case: Case) -> str:
-    """Say in words that the proof failed, and name the communication algorithm if it is a user's class."""
     if not user_files.is_import_path(case.algorithm):
         return "the strategy does not train as one process does"
     return (
@@ -302,18 +299,16 @@ def out_of_memory(problem: BaseException) -> str:
 
 
 def _of_as_many(case: Case, ranks: int) -> Case:
-    """Return `case` changed to a world size of `ranks`. The local batch stays the same."""
     return replace(case, world_size=ranks, global_batch=case.local_batch * ranks)
 
 
 def _told_ns(name: str) -> int | None:
-    """Return the time that this rank's parent process passed in the variable `name` (nanoseconds), or None if unset."""
+    """Return the time (ns) that the parent process passed in the variable `name`; None if unset."""
     text = os.environ.get(name, "")
     return int(text) if text.isdecimal() else None
 
 
 def _interfaces(case: Case, engine: str) -> tuple[str, str]:
-    """Return two phrases: the interface that gloo uses between nodes, and a faster one. Both are `""` if unknown."""
     if case.backend != "gloo" or engine != "torch" or case.nodes < 2 or case.fabric:
         return "", ""
     from ddpbench.machine.interfaces import gloo_interfaces  # no other rank needs it

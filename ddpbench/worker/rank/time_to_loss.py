@@ -84,7 +84,6 @@ def train_to(
 
 
 def _train(loop: StepLoop, steps: int, clock: Clock) -> tuple[list[int], list[torch.Tensor]]:
-    """Train `steps` steps. Return the times around the steps, and each step's loss, still on its device."""
     clock.anchor()
     losses: list[torch.Tensor] = []
     marks = [clock.mark()]
@@ -96,7 +95,7 @@ def _train(loop: StepLoop, steps: int, clock: Clock) -> tuple[list[int], list[to
 
 
 def _steps_next(target_loss: TargetLoss, *, made: int, spent_ns: int) -> int:
-    """Return the number of steps in the next group, after `made` steps in `spent_ns`. A group takes about `GROUP_S`."""
+    """Return the steps of the next group, which takes about `GROUP_S`."""
     step_ns = max(spent_ns, 1) / made
     fitting = max(LEAST_STEPS, min(MOST_STEPS, int(GROUP_S * 1e9 / step_ns)))
     fitting = min(fitting, max(1, math.ceil((target_loss.seconds * 1e9 - spent_ns) / step_ns)))

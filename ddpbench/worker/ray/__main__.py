@@ -52,7 +52,6 @@ def main() -> None:
 
 
 def _launch(count: int, words: list[str], _: Traces) -> int:
-    """Run a launch's ranks under Ray. Return 0 if all ended without an error, otherwise 1."""
     directory, request = asked(RunDir(Path(words[0])), words[1], words[2])
     table = table_of(os.environ.get(RANKS_VARIABLE, ""))
     made = None if table else TemporaryFolder("ddpb-ray-", "/tmp")
@@ -121,7 +120,7 @@ def _fit(count: int, words: list[str], case: Case, folder: Path) -> None:
 
 
 def _explain(directory: LaunchDir, text: str) -> None:
-    """Write to stderr why a launch failed, and also to rank 0's log if rank 0 never started."""
+    """Write why a launch failed to stderr, and also to rank 0's log if rank 0 never started."""
     sys.stderr.write(text)
     if not directory.log(0).exists():
         with open_to_append(directory.log(0)) as log:

@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _note(pid: int, code: int) -> None:
-    """Record the exit code of a rank's process, unless the rank has recorded its end itself before Ray killed it."""
+    """Record a rank's exit code, unless it recorded its end before Ray killed it."""
     table = table_of(os.environ.get(RANKS_VARIABLE, ""))
     if table is None:
         return

@@ -61,7 +61,7 @@ def train(config: dict[str, Any]) -> None:
 
 
 def _pin_all(cores: Iterable[int]) -> None:
-    """Pin this process's existing threads to the rank's cores, including threads of gloo that Ray has started."""
+    """Pin this process's threads to the rank's cores, including gloo threads that Ray has started."""
     if not cores:
         return
     for thread in Path("/proc/self/task").iterdir():

@@ -92,7 +92,7 @@ def _say(code: int, text: str) -> int:
 
 
 def _warn(place: SlotPlace, key: bytes, problem: str) -> None:
-    """Print a warning if messages between slots are not authenticated, or if the key's file has a `problem`."""
+    """Warn if messages between slots are not authenticated, or if the key's file has a `problem`."""
     if not key:
         say(
             f"ddpbench: jobs are not authenticated, because {problem} and {KEY_VARIABLE} is not set. Cases of "
@@ -105,10 +105,9 @@ def _warn(place: SlotPlace, key: bytes, problem: str) -> None:
 
 
 def _listen() -> None:
-    """Make the first SIGINT or SIGTERM interrupt this process, and ignore later signals.
+    """Let the first SIGINT or SIGTERM interrupt this process, and ignore later ones.
 
-    Launchers signal both the terminal's process group and each process. The second signal must not interrupt the
-    clean-up that the first has begun.
+    Launchers signal the process group and each process; the second signal must not interrupt the clean-up.
     """
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # ignored under nohup, or behind a script's &
@@ -128,8 +127,7 @@ def _ignore_signals() -> None:
 def _launcher_check() -> Callable[[], None]:
     """Return a function that raises LaunchError once this process's parent has ended.
 
-    The kernel's own way (PR_SET_PDEATHSIG) is not used, because it watches only the thread that started this process,
-    and a launcher may have many threads.
+    PR_SET_PDEATHSIG would watch only the thread that started this process.
     """
     parent = os.getppid()
 
@@ -141,11 +139,7 @@ def _launcher_check() -> Callable[[], None]:
 
 
 def _meet(place: SlotPlace, lives: Callable[[], None], key: bytes) -> Meeting:
-    """Connect to the store and return the connection.
-
-    torch's C++ log is switched off in this process, because torch would report every wait for a key. If the environment
-    sets TORCH_CPP_LOG_LEVEL, the log is left as it is.
-    """
+    """Connect to the store. torch's C++ log is off meanwhile, because it would report every wait for a key."""
     quiet = "TORCH_CPP_LOG_LEVEL" not in os.environ
     if quiet:
         os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # read once, when torch is imported

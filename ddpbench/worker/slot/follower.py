@@ -63,7 +63,7 @@ def _planned(plan: StoredPlan, case_id: str, number: int) -> Case:
 
 
 def _next_job(slot: Slot, number: int, leader: int) -> dict[str, Any]:
-    """Wait for order `number` and return it. The wait has no limit while the leading slot reports that it is alive.
+    """Wait for order `number`, without limit while the leading slot reports that it is alive.
 
     Raises:
         LaunchError: the leader has not reported for too long.

@@ -58,7 +58,6 @@ class Leader:
         self._launches = 0
 
     def _take(self, plan: StoredPlan, tried: Mapping[str, Tried]) -> None:
-        """Use `plan` from now on: set up the counts of its finished launches and its time estimates."""
         self._plan = plan
         self._names = Namer(entry.case for entry in plan.cases)
         self._done = Done(self._run, plan)
@@ -101,10 +100,7 @@ class Leader:
         return code
 
     def _work(self, when: str) -> str:
-        """Run all remaining launches, and return why no more follow.
-
-        `when` is the beginning of the message about the remaining time; it says what the estimate is based on.
-        """
+        """Run all remaining launches and say why none follows; `when` opens the message on the time left."""
         budget, done = self._plan.budget, self._done
         self._expected.note_finished(done.read())
         if done.endings:
@@ -129,14 +125,13 @@ class Leader:
         return "rounds_max"
 
     def _left_s(self) -> float:
-        """Return the time left of the budget (seconds)."""
         return self._started + self._plan.budget.total - time.monotonic()
 
     def _tell_room(self, when: str, number: int) -> None:
         self._room.tell(when, self._left_s(), number, self._done, self._expected)
 
     def _round(self, todo: Sequence[PlannedCase], purpose: Purpose, number: int) -> bool:
-        """Run a round's launches. Return False if a launch was left out to stay within the time budget."""
+        """Run a round; return False if a launch was left out to stay within the time budget."""
         if not todo:
             return True
         envs = environments(entry.case for entry in todo)
@@ -165,7 +160,7 @@ class Leader:
         return True
 
     def _await_ready(self, job: int) -> float:
-        """Wait for all slots' fork servers. Return the longest start-up time among the slots (seconds)."""
+        """Return the longest start-up time (seconds) of the slots' fork servers."""
         keys = [f"state/{one.rank}" for one in self._slot.seats]
         hearing = Hearing(self._slot.seats)
         deadline = time.monotonic() + LEADER_LOST_S
@@ -185,7 +180,6 @@ class Leader:
             time.sleep(QUICK_POLL_S)
 
     def _order(self, job: dict[str, Any]) -> int:
-        """Publish the next order, and return its number."""
         number, self._number = self._number, self._number + 1
         self._meeting.put(f"job/{number}", job)
         return number
@@ -233,7 +227,7 @@ class Leader:
         )
 
     def _gather(self, directory: LaunchDir, job: int, states: Sequence[dict[str, Any]]) -> None:
-        """Write the files sent by ranks on separate disks. Wait for the other ranks' records on the shared disk."""
+        """Write the files sent by ranks on separate disks, and wait for the records on the shared disk."""
         for rank, state in enumerate(states):
             if parts := state.get("files"):
                 for name, path in (("records", directory.records(rank)), ("log", directory.log(rank))):

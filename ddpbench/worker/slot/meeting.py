@@ -199,9 +199,7 @@ class Meeting:
 def _opened_store(
     place: SlotPlace, launcher_lives: Callable[[], None], join_s: float, *, serves: bool
 ) -> TCPStore:
-    """Serve the store at `place`'s address, or connect to it within `join_s` seconds, and return it.
-
-    Each attempt to connect is short, and the launcher is checked between attempts.
+    """Serve the store, or connect within `join_s` in short attempts that check the launcher between them.
 
     Raises:
         MeetingGoneError: the store cannot be reached or served.
@@ -233,11 +231,9 @@ def _opened_store(
 
 
 def _listener(place: SlotPlace) -> socket.socket | None:
-    """Return a socket that listens on MASTER_ADDR's network interface, or None to let torch listen on all interfaces.
+    """Return a socket on MASTER_ADDR's interface, or None to let torch listen on all interfaces.
 
-    None is returned if this host resolves MASTER_ADDR to an address that other hosts cannot use. For example, some
-    systems list a loopback address for their own name in /etc/hosts. The address may also belong to no interface of
-    this host.
+    None if MASTER_ADDR resolves here to an address that other hosts cannot use, such as a loopback from /etc/hosts.
     """
     try:
         found = resolve(place.master_addr, place.master_port)

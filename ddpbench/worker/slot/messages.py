@@ -46,7 +46,7 @@ class _Message(BaseModel):
 
 
 class _Verdict(_Message):
-    """Slot 0's decision on whether the slots can work together. `refusal` is empty if they can."""
+    """Slot 0's decision on whether the slots can work together; `refusal` is empty if they can."""
 
     refusal: str
     leader: _Rank = 0
@@ -54,7 +54,7 @@ class _Verdict(_Message):
 
 
 class _Nonce(_Message):
-    """The name of a file in the leader's run directory. Slots that find the file share that directory."""
+    """The name of a file in the leader's run directory, which only slots that share it can find."""
 
     nonce: str = Field(pattern=r"^\.meeting-[0-9a-f]{16}$")
 
@@ -88,7 +88,7 @@ class _End(_Message):
 
 
 class _Order(_Message):
-    """The number of the launch whose ranks must end, or None. If `stacks`, the ranks first log their stacks."""
+    """The launch whose ranks must end, or None; with `stacks`, they first log their stacks."""
 
     end: _Count | None = None
     stacks: bool = False

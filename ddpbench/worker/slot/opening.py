@@ -98,7 +98,6 @@ def open_run(slot: Slot, plan: StoredPlan, stack: ExitStack) -> None:
 
 
 def _identify(slot: Slot, plan: StoredPlan) -> None:
-    """Add facts about the nodes to machine.json and plan.json. Compare with earlier facts in machine.json, if any."""
     digests = {
         "experiment_digest": slot.cards[0].experiment,
         "workload_digest": slot.cards[0].workloads,
@@ -142,11 +141,7 @@ def _identify(slot: Slot, plan: StoredPlan) -> None:
 
 
 def _cores_counted(machine: dict[str, Any]) -> dict[str, Any]:
-    """Return `machine` with each node's cores replaced by their number.
-
-    A batch queue gives each job different cores, so the cores themselves are left out. The nodes' numbers of slots are
-    sorted, because the order of the nodes depends on their cores.
-    """
+    """Replace each node's cores by their number, because a batch queue gives each job different cores."""
     identity = dict(machine["identity"])
     cores = identity.get("cores")
     each = sorted(len(own or ()) for own in (cores.values() if isinstance(cores, dict) else [cores]))
@@ -188,7 +183,6 @@ def settled_plan(slot: Slot, plan: StoredPlan) -> tuple[StoredPlan, dict[str, Tr
 
 
 def _taken(slot: Slot, plan: StoredPlan, cases: tuple[PlannedCase, ...]) -> StoredPlan:
-    """Return the plan with these cases, and write it to plan.json if these cases differ from the plan's own."""
     if cases == plan.cases:
         return plan
     for sentence in set(sentences(cases)) - set(sentences(plan.cases)):

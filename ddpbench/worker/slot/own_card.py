@@ -79,7 +79,6 @@ def own_card(run: RunDir, place: SlotPlace, server: Callable[[Mapping[str, str]]
 
 
 def _probe(plan: StoredPlan, server: Callable[[Mapping[str, str]], ServerProcess]) -> dict[str, Any]:
-    """Return the facts about this machine that only a process with torch can find out."""
     first = plan.runnable[0].case if plan.runnable else plan.cases[0].case
     with GuardedFolder("ddpbench-") as folder:
         return probed(server(early_env(first)), folder, log_stays=False)

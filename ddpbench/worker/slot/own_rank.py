@@ -123,7 +123,7 @@ class OwnRank:
         return self._server.pulse(0)
 
     def _end(self, *, stacks: bool) -> None:
-        """Kill the rank. If `stacks`, first make it log its stack traces, which show why it hangs."""
+        """Kill the rank; with `stacks`, it first logs its stack traces, which show why it hangs."""
         if stacks and not any(is_stopped(pid) for pid in self._server.pids):
             self._server.signal_ranks(signal.SIGUSR1)
             time.sleep(STACKS_S)
@@ -161,7 +161,6 @@ class OwnRank:
         self._slot.tell(**state)
 
     def _send_files(self) -> dict[str, int]:
-        """Put the rank's records and the end of its log into the store. Return the number of parts of each file."""
         directory, key = self._directory, f"file/{self._number}/{self._rank}"
         parts: dict[str, int] = {}
         for name, path in (

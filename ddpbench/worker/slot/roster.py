@@ -195,7 +195,7 @@ def seat(cards: Sequence[Card], leader: int) -> list[Seat]:
 
 
 def _by_node(cards: Sequence[Card]) -> list[list[Card]]:
-    """Return each node's cards, ordered by local rank. If the launcher doesn't name nodes, each host is a node."""
+    """Return each node's cards by local rank; each host is a node if the launcher names none."""
     nodes: dict[str, list[Card]] = {}
     for card in sorted(cards, key=lambda card: (card.local_rank, card.rank)):
         nodes.setdefault(card.node or card.host, []).append(card)
@@ -259,7 +259,6 @@ def _gpus_needed(case: Case, processes: int, seat: Seat) -> int:
 
 
 def _sharing_gpus(members: Sequence[Seat]) -> str:
-    """Describe which slots would share a GPU; empty if no slots would, or if this is unknown."""
     known = Counter((one.host, one.gpu) for one in members if one.gpu)
     host, count = next(((host, count) for (host, _), count in known.items() if count > 1), ("", 0))
     return f"{count} slots of {host} would use the same one" if count else ""
@@ -298,7 +297,7 @@ def stands(case: Case, members: Sequence[Seat]) -> list[Stand]:
 
 
 def _sharing_cores(members: Sequence[Seat]) -> list[list[int]]:
-    """Return the ranks in groups. Ranks of a group may use the same cores of a host."""
+    """Group the ranks that may use the same cores of a host."""
     together: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     for rank, one in enumerate(members):
         together.setdefault((one.host, one.cores), []).append(rank)

@@ -123,7 +123,6 @@ class Slot:
         return min(START_TIMEOUT_S, self.meeting.join_s)
 
     def _gather(self) -> None:
-        """On slot 0, wait for all slots' reports and tell all slots whether they can work together."""
         keys = {f"card/{rank}": rank for rank in range(self.place.slots)}
         deadline = time.monotonic() + self.meeting.join_s + self._start_s
         while missing := self.meeting.missing(list(keys)):

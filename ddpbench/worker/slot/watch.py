@@ -62,7 +62,7 @@ class Watch:
         self.over = not seen.left or seen.unheard(now)
 
     def _explain_hang(self) -> None:
-        """Record whether the launch hangs in a rank, or because a stopped fork server cannot report its rank's end."""
+        """Record whether the launch hangs in a rank, or in a stopped fork server that cannot report an end."""
         seen = self.seen
         stopped = [rank for rank in seen.left if self.states[rank].get("server_stopped")]
         if stopped:

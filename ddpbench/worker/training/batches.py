@@ -146,14 +146,13 @@ def endless(
 
 
 def _set_epoch(loader: Iterable[Any], epoch: int) -> None:
-    """Call `set_epoch`, which reshuffles, on the loader, its sampler and its dataset, where that method exists."""
+    """Call `set_epoch`, which reshuffles, on loader, sampler and dataset where it exists."""
     for part in (loader, *(getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset"))):
         if callable(set_epoch := getattr(part, "set_epoch", None)):
             set_epoch(epoch)
 
 
 def _nothing(loader: Iterable[Any], epoch: int) -> str:
-    """Return a sentence that says why a pass had no batch, and what to do about it."""
     if epoch:
         return (
             f"the data are exhausted after pass {epoch}: they must yield their batches again each time they are "
@@ -201,9 +200,9 @@ def in_memory(batches: Iterator[Any], on_batch: Callable[[], None]) -> Iterator[
 
 
 def _cycled(kept: list[Any]) -> Iterator[Any]:
-    """Yield the kept batches endlessly, and check that steps don't change them.
+    """Yield the kept batches endlessly.
 
-    A step may write into a batch if a later step on the same batch writes the same values again.
+    A step may write into a batch if later steps on it write the same values again.
 
     Raises:
         ValueError: a step changes the values of a batch each time.
@@ -230,12 +229,11 @@ def _cycled(kept: list[Any]) -> Iterator[Any]:
 
 
 def _versions(batch: Any) -> list[int]:
-    """Return how often each tensor of a batch was written to. For tensors made in inference mode, return 0."""
+    """Return how often each tensor was written to; 0 for tensors made in inference mode."""
     return [0 if tensor.is_inference() else tensor._version for tensor in tensors(batch)]
 
 
 def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors have the same shape and values. NaN equals NaN."""
     if one.shape != other.shape:
         return False
     return bool(((one == other) | ((one != one) & (other != other))).all())  # noqa: PLR0124

@@ -85,12 +85,11 @@ def _control(place: JobPlace, *, uses_backend: bool, timeout: timedelta) -> Cont
 
 
 def _found() -> tuple[str, int, int]:
-    """Return the default group's backend, this process's rank in the group, and the group's size."""
     return dist.get_backend(), dist.get_rank(), dist.get_world_size()
 
 
 def _check_formed(backend: str, place: JobPlace) -> None:
-    """Check that the launcher's default group has the wanted backend, rank and size.
+    """Check the launcher's default group.
 
     Raises:
         RuntimeError: the group has a different backend, rank or size.
@@ -105,10 +104,9 @@ def _check_formed(backend: str, place: JobPlace) -> None:
 
 
 def _store(place: JobPlace) -> Store | None:
-    """Return the store in which ranks meet, or None for torch's usual store at MASTER_ADDR and MASTER_PORT.
+    """Return the store in which ranks meet; None for torch's usual store at MASTER_ADDR.
 
-    A fork server's ranks meet in the file DDPBENCH_RENDEZVOUS. Ranks of slots use the slots' store, which serves all
-    launches. Their keys in that store have the prefix DDPBENCH_STORE.
+    A fork server's ranks meet in a file; slots' ranks in the slots' store, under a prefix per launch.
     """
     if file := os.environ.get("DDPBENCH_RENDEZVOUS"):
         return FileStore(file, place.processes)

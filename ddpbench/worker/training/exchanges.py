@@ -114,7 +114,7 @@ def _groups() -> list[ProcessGroup]:
 
 
 def _sequence(group: ProcessGroup) -> int:
-    """Return the number of exchanges that a group has begun, or 0 if its backend doesn't count them."""
+    """Return how many exchanges a group has begun; 0 if its backend does not count them."""
     counting: Any = group  # torch's stubs lack the method
     with suppress(RuntimeError):
         return int(counting._get_sequence_number_for_group())

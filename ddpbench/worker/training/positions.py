@@ -22,8 +22,6 @@ Runs = tuple[tuple[int, int], ...]
 
 
 class _Numbered(Dataset[Any]):
-    """A dataset whose samples are pairs of index and original sample."""
-
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
 
@@ -49,7 +47,7 @@ class Order:
     _passes: dict[int, tuple[list[int], list[int]]] = field(default_factory=dict)
 
     def _pass(self, number: int) -> tuple[list[int], list[int]]:
-        """Return a pass's dataset indices in order, and each index's position in the pass. Two passes are cached."""
+        """Return a pass's indices in order, and each index's position; two passes are cached."""
         if number not in self._passes:
             generator = torch.Generator().manual_seed(self.seed + number)
             order = torch.randperm(self.samples, generator=generator)

@@ -169,7 +169,6 @@ class _Autocasting(nn.Module):
 
     @property
     def without_autocast(self) -> nn.Module:
-        """Return the wrapped model, for a strategy that enters autocast in its framework's own way."""
         return self.model
 
     def forward(self, *inputs: Any) -> Any:

@@ -117,10 +117,10 @@ def _packed_numpys() -> bytes:
 
 
 def _numpy_random() -> Any:
-    """Return `numpy.random`, or None if NumPy is not imported and so cannot have drawn numbers."""
+    """Return `numpy.random`; None if NumPy is not imported and so cannot have drawn numbers."""
     return getattr(sys.modules.get("numpy"), "random", None)
 
 
 def _comparable(state: Any) -> tuple[Any, ...]:
-    """Return a state of NumPy's generator with its arrays as lists, so that `==` compares two states."""
+    """Return a NumPy state with arrays as lists, so that `==` compares two states."""
     return tuple(each.tolist() if hasattr(each, "tolist") else each for each in state)

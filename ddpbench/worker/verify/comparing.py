@@ -201,17 +201,11 @@ class Comparer:
         return proof
 
     def _fault_of_change(self, proof: Proof) -> str:
-        """Return why this comparison of changes is meaningless; `""` if it is meaningful.
-
-        All ranks must call this method together.
-        """
+        """Return why comparing changes is meaningless; `""` if it is meaningful. All ranks must call this together."""
         return self.faults.of_gradients() or self.updates.found() or self.updates.of_rounding(proof.error)
 
     def _cannot_compare(self, before: Tensors, own: Tensors, expected: Tensors) -> str:
-        """Return why changes of parameters cannot be compared on some rank; `""` if they can.
-
-        All ranks must call this method together.
-        """
+        """Return why some rank's changes cannot be compared; `""` if they can. All ranks must call this together."""
         agreed = self.prover.agreed
         if agreed(float(bool(self.model.writes) and not own)):
             return writes_sentence(self.model.writes)
@@ -287,7 +281,7 @@ class Comparer:
         return replace(proof, note=fault)
 
     def _unless_by_chance(self, proof: Proof) -> Proof:
-        """Return `proof`. If it passed, but perhaps only because of a fault of the model, return it as not compared.
+        """Return a passed proof as not compared if a fault of the model may be why it passed.
 
         All ranks must call this method together.
         """
@@ -365,10 +359,9 @@ def settle_scale(comparer: Comparer, model: torch.nn.Module, batch: Any) -> None
 
 
 def _error_of_change(before: Tensors, own: Tensors, expected: Tensors) -> tuple[float, bool]:
-    """Return the relative error of a change of parameters, and whether any parameter changed or should have changed.
+    """Return the relative error of a change, and whether any parameter changed or should have.
 
-    The error is 0 if nothing changed. It is infinite if parameters changed although no change was expected, or if `own`
-    has a parameter that `expected` lacks.
+    Infinite if only `own` changed, or has a parameter that `expected` lacks.
     """
     if not own.keys() <= expected.keys():
         return math.inf, True

@@ -83,10 +83,7 @@ class EachStep:
             self._own = dict(self._comparer.one.gradient(self._model, self._comparer.one.own_shard, shards))
 
     def _follow(self) -> bool:
-        """Copy the replica's parameters and buffers into the model.
-
-        Return False, without copying, if on some rank the replica and the model do not hold the same parameters.
-        """
+        """Copy the replica's parameters and buffers; return False if some rank's names differ."""
         replica, model = self._replica, self._model
         parameters, buffers = replica.own_parameters(), dict(replica.job.model.named_buffers())
         held = {name: each for name, each in model.named_parameters() if each.requires_grad}
@@ -153,10 +150,7 @@ class EachStep:
                 yield proof
 
     def _as_if(self, coarse: float) -> str:
-        """Return a clause about the roundoff `coarse` if it exceeds the stated roundoff; otherwise `""`.
-
-        `coarse` is the roundoff that the errors suggest.
-        """
+        """Return a clause about the roundoff that the errors suggest, if it exceeds the stated one; else `""`."""
         stated = self._sent.roundoff
         if not stated < coarse < math.inf:
             return ""

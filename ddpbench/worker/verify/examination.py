@@ -19,8 +19,6 @@ from ddpbench.worker.verify.written import changed_since
 
 @dataclass(slots=True)
 class _Examined:
-    """Findings about a model from one rank's samples."""
-
     differs: bool = False
     """True if the model's gradient depends on the seed."""
     writes: list[str] = field(default_factory=list)
@@ -32,7 +30,7 @@ class _Examined:
 
 
 def _examined(sent: Any) -> _Examined:
-    """Return a rank's findings, parsed from the values that it sent (a parser for `gather_values`).
+    """Parse a rank's findings (for `gather_values`).
 
     Raises:
         TypeError: a value has a wrong type.
@@ -92,7 +90,6 @@ class Examination:
         )
 
     def _of_all_ranks(self, own: _Examined) -> list[_Examined]:
-        """Return all ranks' findings, in the order of ranks."""
         prover = self._one.prover
         if prover.processes == 1:
             return [own]
@@ -100,7 +97,6 @@ class Examination:
         return gather_values(sent, _examined, prover.group)
 
     def _on_infinite(self, number: int, names: Sequence[str]) -> str:
-        """Return a sentence that rank or replica `number` has NaN or infinite gradients, with the likely cause."""
         who = "replica" if self._one.training.strategy.one_process else "rank"
         why = (
             "its samples hold NaN or infinite values"

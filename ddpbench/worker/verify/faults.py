@@ -157,11 +157,9 @@ class Faults:
         return ""
 
     def _after_others(self, values: Tensors) -> float:
-        """Return the relative error of a shard's gradient if another shard's gradient is computed before it.
+        """Return the error of a shard's gradient if another shard's is computed first; the largest of all ranks.
 
-        The error is the largest of all ranks. Two shards are tried in both orders, because some state depends on the
-        order: a running maximum changes only if the larger value comes second, and some state is set by the first batch
-        and never changes afterwards.
+        Both orders are tried: a running maximum changes only if the larger value comes second.
         """
         found = 0.0
         if len(self._one.shards) > 1:
@@ -174,7 +172,6 @@ class Faults:
         return self._prover.agreed(found)
 
     def _with_values(self, values: Tensors) -> torch.nn.Module:
-        """Return a fresh model with these parameter values."""
         model = self._one.fresh()
         with torch.no_grad():
             for name, parameter in model.named_parameters():

@@ -175,9 +175,9 @@ def _inspect_steps(
 
 
 def _step_among_two(training: Training, batch: Any, within_s: float) -> None:
-    """Make one training step as rank 0 of 2, to see whether the class communicates only if there are several ranks.
+    """Try a step as rank 0 of 2, to see whether the class communicates only among several ranks.
 
-    The other rank does not exist. Exceptions are therefore ignored, and the step is abandoned after `within_s` seconds.
+    The other rank does not exist, so exceptions are ignored and the step ends after `within_s`.
 
     Raises:
         _UnfitError: the step ends the process.
@@ -199,7 +199,6 @@ def _step_among_two(training: Training, batch: Any, within_s: float) -> None:
 
 
 def _exhausted(batches: Iterator[Any]) -> str:
-    """Return a sentence that says the batches run out within a short trial; `""` if they don't."""
     ends = time.monotonic() + ONE_PASS_S
     try:
         for _ in range(ONE_PASS_BATCHES):
@@ -217,10 +216,7 @@ class _TimeUpError(BaseException):
 
 @contextmanager
 def _ended_after(limit_s: float) -> Iterator[None]:
-    """Raise `_TimeUpError` in the enclosed code after `limit_s` seconds.
-
-    If the code is waiting outside Python at that time, the exception is raised only after the wait.
-    """
+    """Raise `_TimeUpError` in the enclosed code after `limit_s`, or at the end of a wait outside Python."""
 
     def time_is_up(_number: int, _frame: FrameType | None) -> None:
         raise _TimeUpError
@@ -328,7 +324,7 @@ _IN_PLACE_OF = {
 
 
 class _Wrapped(torch.nn.Module):
-    """A wrapper around a module, as strategies use: it can be called, but lacks the module's own attributes."""
+    """A wrapper as strategies use: it can be called, but lacks the module's own attributes."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -399,7 +395,7 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _is_in_evaluation(model: torch.nn.Module) -> bool:
-    """Return whether a model, or one of the networks of a class that makes its own step, is in evaluation mode."""
+    """Return whether a model, or a network of a class with its own step, is in evaluation mode."""
     parts: list[bool] = []
 
     def note(part: torch.nn.Module) -> torch.nn.Module:
@@ -411,25 +407,20 @@ def _is_in_evaluation(model: torch.nn.Module) -> bool:
 
 
 def _changes(undone: Sequence[str], training: Training) -> dict[str, Any]:
-    """Return `{"changes": sentences}`: the casts of the user's model and data, and the settings that the class changed.
+    """Return `{"changes": sentences}` on casts and settings, or an empty dictionary.
 
-    Without changes, the dictionary is empty. `undone` has the sentences about settings that importing the class
-    changed.
+    `undone` has the sentences on settings that importing the class changed.
     """
     found = [*undone, *training.changes]
     return {"changes": found} if found else {}
 
 
 def _reached(model: torch.nn.Module) -> set[str]:
-    """Return the names of the parameters that have a gradient."""
     return {name for name, each in model.named_parameters() if each.grad is not None}
 
 
 def _dropped(reached: Sequence[set[str]], trains: Sequence[set[str]]) -> list[str]:
-    """Return the sorted names of parameters that get a gradient in only some of these steps, as under LayerDrop.
-
-    `trains` has the parameters that each step trains. A parameter that the class freezes or thaws is not dropped.
-    """
+    """Return the parameters that only some steps reach, as under LayerDrop; not those frozen or thawed."""
     every: set[str] = set().union(*reached)
     steps = list(zip(reached, trains, strict=True))
     return sorted(name for name in every if any(name in own and name not in step for step, own in steps))
@@ -450,7 +441,7 @@ def blocks_of(model: torch.nn.Module, dropped: Sequence[str]) -> list[str]:
 
 
 def _mixes_within_blocks(training: Training, model: torch.nn.Module) -> bool:
-    """Return whether a block that FSDP shards as a unit trains parameters of more than one number type."""
+    """Return whether a block that FSDP shards as a unit trains several number types."""
     if len(types_in(each for each in model.parameters() if each.requires_grad)) < 2:
         return False
     from ddpbench.strategies.fsdp.replica import mixes_types  # slow to import, and rarely needed
@@ -469,7 +460,6 @@ def _mixes_within_blocks(training: Training, model: torch.nn.Module) -> bool:
 
 
 def _wants_closure(optimizer: str) -> str:
-    """Return advice for an optimizer class that recomputes the loss in its step; `""` if `optimizer` is empty."""
     if not optimizer:
         return ""
     return (
@@ -479,7 +469,6 @@ def _wants_closure(optimizer: str) -> str:
 
 
 def _not_finite(model: torch.nn.Module) -> str:
-    """Return a sentence that names parameters whose gradients contain NaN or an infinity; `""` if there are none."""
     names = [
         name
         for name, each in model.named_parameters()
@@ -494,7 +483,6 @@ def _not_finite(model: torch.nn.Module) -> str:
 
 
 def _values(gradient: torch.Tensor) -> torch.Tensor:
-    """Return a gradient's numbers; for a sparse gradient, only the numbers that it stores."""
     return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
@@ -504,7 +492,7 @@ def _refuse(problem: str) -> None:
 
 
 def _check_fresh(first: torch.nn.Module, second: torch.nn.Module) -> None:
-    """Refuse a workload if two of its models share a parameter, because training one would train the other.
+    """Refuse models that share a parameter, because training one would train the other.
 
     Raises:
         _UnfitError: the models share a parameter.
@@ -519,7 +507,7 @@ def _check_fresh(first: torch.nn.Module, second: torch.nn.Module) -> None:
 
 
 def _check_made(model: torch.nn.Module) -> None:
-    """Refuse a model with lazy parameters, because strategies need all parameters before the first forward pass.
+    """Refuse lazy parameters, because strategies need all of them before the first forward pass.
 
     Raises:
         _UnfitError: the model has a lazy parameter.
@@ -533,9 +521,9 @@ def _check_made(model: torch.nn.Module) -> None:
 
 
 def _never_set(model: torch.nn.Module) -> str:
-    """Return a sentence that names modules which the model's own `train()` puts into evaluation mode, or `""`.
+    """Name modules that the model's own `train()` puts into evaluation mode, or return `""`.
 
-    Training loops call `train()`, but strategies do not. This function calls `train()`, and does not undo that.
+    Training loops call `train()`, but strategies do not. The call is not undone.
     """
     modules = list(model.modules())
     if not all(each.training for each in modules) or all(
@@ -560,10 +548,9 @@ def error_in_words(error: BaseException) -> str:
 
 @contextmanager
 def _doing(what: str, hint: Callable[[], str] = str, *, see: str = "") -> Iterator[None]:
-    """Turn an exception in the enclosed code into an `_UnfitError`, whose message begins with `what`, the activity.
+    """Turn an exception into an `_UnfitError` that begins with `what`, the activity.
 
-    If the exception is about number types, `hint()` is appended to the message. If none of the user's lines led to the
-    exception, `see` is appended as the part of the class to look at.
+    `hint()` is appended for number types, and `see` if none of the user's lines led to the exception.
 
     Raises:
         _UnfitError: the enclosed code has failed.
@@ -580,7 +567,7 @@ def _doing(what: str, hint: Callable[[], str] = str, *, see: str = "") -> Iterat
 
 
 def _import_sentence(error: ImportError) -> str:
-    """Return why a file or module could not be imported, with the line where the import failed."""
+    """Return why an import failed, with the line where it failed."""
     cause = error.__cause__
     if isinstance(cause, SyntaxError) and cause.filename:
         return f"{error} ({os.path.relpath(cause.filename)}:{cause.lineno})"
@@ -639,7 +626,6 @@ def _check_loss(loss: Any, *, graph: bool = True) -> None:
 
 
 def _length(training: Training) -> int | None:
-    """Return the number of samples in one pass over the data; None if it is unknown."""
     try:
         data: Any = getattr(training.loader, "dataset", training.loader)
         return len(data)

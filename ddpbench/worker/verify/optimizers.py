@@ -179,11 +179,9 @@ class _Updated:
         gradient: Mapping[str, torch.Tensor] | None = None,
         within: AbstractContextManager[object] | None = None,
     ) -> None:
-        """Make the updates, each with the gradients in `gradient` (by name), or with random gradients if it is None.
+        """Make the updates within `within`, from `gradient` by name, or from random gradients if None.
 
-        Gradients of each optimizer's largest parameter are multiplied by the second of `factors`, and all other
-        gradients by the first. If `leaves_out`, the largest parameters are removed from the optimizers. Updates run in
-        the context `within`.
+        The second of `factors` scales the gradient of each optimizer's largest parameter, which `leaves_out` removes.
         """
         model = fresh()
         made = make(model.parameters())
@@ -217,7 +215,6 @@ class _Updated:
 
 
 def _square(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> float:
-    """Return the squared Euclidean distance between two sets of tensors with the same names."""
     return sum(float((each - other[name]).abs().square().sum()) for name, each in one.items())
 
 
@@ -226,7 +223,7 @@ def _held(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _set_gradients(model: nn.Module, seed: int) -> None:
-    """Give a model's parameters random gradients, without using torch's global generator."""
+    """Give the parameters random gradients, without torch's global generator."""
     generator = torch.Generator().manual_seed(seed)
     for each in model.parameters():
         if each.requires_grad:
@@ -312,8 +309,6 @@ def not_moved_by_steps(
 
 
 class _Watch:
-    """Watches whether updates change a model's trained parameters."""
-
     def __init__(self, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._model = model
         self._names = {id(each): name for name, each in model.named_parameters() if each.requires_grad}
@@ -338,7 +333,7 @@ class _Watch:
                     self._rates[name] = max(rate, self._rates.get(name, 0.0))
 
     def problem(self, made: int) -> str:
-        """Return a sentence that names parameters which `made` steps should have changed but did not, or `""`."""
+        """Name parameters that `made` steps should have changed but did not, or return `""`."""
         for hook in self._hooks:
             hook.remove()
         if not self._rates:
@@ -356,7 +351,6 @@ class _Watch:
 
 
 def _has_gradient(parameter: torch.Tensor) -> bool:
-    """Return whether a parameter has a gradient with a number other than zero."""
     gradient = parameter.grad
     if gradient is not None and gradient.is_sparse:
         gradient = gradient.coalesce().values()

@@ -76,10 +76,7 @@ def outside_words(names: Sequence[str]) -> str:
 
 
 def _values(owner: object) -> Iterator[tuple[str, Any, Any, str]]:
-    """Yield the variables of the user's classes and modules.
-
-    Each item has the variable's name, the module or class that holds the variable, the value, and the value as text.
-    """
+    """Yield name, owner, value and text of each variable of the user's classes and modules."""
     seen: set[str] = set()
     for each in type(owner).__mro__:
         module = sys.modules.get(each.__module__)
@@ -119,7 +116,7 @@ def _copied(value: Any) -> Any:
 
 
 def _frozen(value: Any, depth: int) -> str:
-    """Return a value's contents as text, for comparison; `""` if the value's type is ignored."""
+    """Return a value's contents as text to compare; `""` if its type is ignored."""
     if isinstance(value, _NOT_STATE) or depth > _MOST_DEEP:
         return ""
     if value is None or isinstance(value, bool | int | float | complex | str | bytes | itertools.count):

@@ -77,10 +77,9 @@ def prove_own_steps(prover: ComparingRank, batch: Any, shards: Sequence[Any]) ->
 def _unrepeatable(
     prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any], before: Tensors, expected: Tensors
 ) -> str:
-    """Return why the lockstep replicas cannot be a reference; `""` if repeating their steps gives the same parameters.
+    """Return why the lockstep replicas cannot be a reference; `""` if repeating them gives equal parameters.
 
-    A cause that was found in one number type is also returned for the next type, because results may agree there by
-    chance.
+    A cause in one number type also holds for the next, where results may agree by chance.
     """
     if prover.unrepeatable:
         return prover.unrepeatable
@@ -181,7 +180,6 @@ def _compared(
 
 
 def _alike(comparer: Comparer, compared: ComparedQuantity, model: torch.nn.Module) -> Proof:
-    """Compare all ranks' models bit by bit, and return the result as a proof."""
     equal = all_equal(checksum(model), comparer.prover.control, comparer.prover.processes)
     return comparer.proof(compared, 0.0 if equal else math.inf, 0.0)
 
@@ -195,7 +193,6 @@ def _same_samples(
     *,
     late: str,
 ) -> Proof:
-    """Compare this rank's parameters after the steps with the lockstep replicas' parameters; return a proof."""
     prover, numbers = comparer.prover, comparer.numbers
 
     def repeated(model: torch.nn.Module, shards: Sequence[Any], sends: bool) -> Tensors:
@@ -239,7 +236,7 @@ def _same_samples(
 
 
 def _explained(prover: ComparingRank, proof: Proof, fault: str) -> Proof:
-    """Return `proof`. If it failed and the class has a `fault` (a sentence, or `""`), add the fault as its note."""
+    """Add the class's `fault` as the note of a failed proof."""
     if proof.passed or not fault:
         return proof
     prover.blame(fault)
@@ -264,9 +261,9 @@ _UNSEEDED_AFTER_BACKWARD = (
 
 
 def _unless_by_rank(comparer: Comparer, proof: Proof, lockstep: Lockstep) -> Proof:
-    """Return `proof`. If it passed although lockstep replicas differ between ranks, return it as not compared.
+    """Return a passed proof as not compared if lockstep replicas differ between ranks.
 
-    This applies to strategies whose ranks hold only parts of the parameters.
+    For strategies whose ranks hold only parts of the parameters.
     """
     if not proof.passed or proof.note or comparer.training.strategy.replicas_equal:
         return proof
@@ -275,9 +272,7 @@ def _unless_by_rank(comparer: Comparer, proof: Proof, lockstep: Lockstep) -> Pro
 
 
 def _examined(comparer: Comparer, proof: Proof, lockstep: Lockstep, fault: str) -> Proof:
-    """Return a failed `proof`. If its class has a `fault`, the returned proof has the fault as its note.
-
-    Without a fault, the proof is returned as not compared if other roundings explain the error.
+    """Explain a failed proof by the class's `fault`, or mark it not compared if other roundings explain it.
 
     Raises:
         RuntimeError: steps leave out parameters whose gradients DDP waits for; raised on all ranks.
@@ -293,7 +288,7 @@ def _examined(comparer: Comparer, proof: Proof, lockstep: Lockstep, fault: str) 
 
 
 def _differing(prover: ComparingRank, lockstep: Lockstep | None) -> str:
-    """Return a sentence if the lockstep replicas of different ranks end with different parameters; otherwise `""`.
+    """Say that ranks' lockstep replicas end with different parameters, or return `""`.
 
     All ranks must call this function together.
     """
@@ -306,7 +301,7 @@ def _differing(prover: ComparingRank, lockstep: Lockstep | None) -> str:
 def _of_counts(
     prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any], lockstep: Lockstep, before: Tensors
 ) -> str:
-    """Return why unequal numbers of backward passes or updates would make ranks deadlock; `""` if they would not.
+    """Return why unequal numbers of passes or updates would make ranks deadlock; `""` if they would not.
 
     All ranks must call this function together.
     """
@@ -321,10 +316,6 @@ def _of_counts(
 def _apart(
     prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any], lockstep: Lockstep | None
 ) -> str:
-    """Return why replicas end with different parameters although their gradients were averaged; `""` if they end equal.
-
-    Under data parallelism, replicas must stay equal, however gradients are averaged.
-    """
     if not prover.agreed(float(lockstep is not None and not lockstep.are_equal)):
         return ""
     same_samples = [shards[0]] * len(shards)
@@ -355,10 +346,7 @@ _NOT_AVERAGED = (
 
 
 def _repeated(called: Mapping[torch.nn.Module, int], backwards: Sequence[None]) -> str:
-    """Return a sentence if steps make more backward passes than forward passes under DDP; otherwise `""`.
-
-    DDP then averages the gradients of only some backward passes.
-    """
+    """Say that DDP averages only some backward passes, as there are more than forward passes; else `""`."""
     forwards = sum(called.values())
     if len(backwards) <= forwards or not any(isinstance(each, DistributedDataParallel) for each in called):
         return ""
@@ -383,14 +371,13 @@ def _counted() -> Iterator[list[None]]:
 
 
 def _wrappers_of(replica: Replica) -> list[torch.nn.Module]:
-    """Return the modules that the strategy put around the class's own modules."""
     steps = [each for each in vars(replica).values() if isinstance(each, OwnStep)]
     kinds = (DistributedDataParallel, torch.nn.DataParallel, ThreadedModule)
     return [part for one in steps for part in one.network.modules() if isinstance(part, kinds)]
 
 
 def _values_of(model: torch.nn.Module, names: Collection[str]) -> Tensors:
-    """Return copies of the parameters with these names, including parameters that a step has frozen."""
+    """Copy the named parameters, including those that a step has frozen."""
     return {name: each.detach().clone() for name, each in model.named_parameters() if name in names}
 
 
@@ -398,9 +385,7 @@ def _values_of(model: torch.nn.Module, names: Collection[str]) -> Tensors:
 def _called(wrappers: Sequence[torch.nn.Module]) -> Iterator[dict[torch.nn.Module, int]]:
     """Yield a dictionary that counts each module's calls with gradients enabled.
 
-    A step may call a module only with gradients disabled and compute its gradients in a different way. Then no backward
-    pass reaches the module's parameters. Such a step does not bypass the wrapper, so the module counts as called once
-    when the context ends.
+    A module called only with gradients disabled counts once: its step does not bypass the wrapper.
     """
     seen = dict.fromkeys(wrappers, 0)
     without: set[torch.nn.Module] = set()
@@ -430,9 +415,9 @@ def _called(wrappers: Sequence[torch.nn.Module]) -> Iterator[dict[torch.nn.Modul
 def _is_gone_around(
     prover: ComparingRank, called: Mapping[torch.nn.Module, int], before: Tensors, model: torch.nn.Module
 ) -> bool:
-    """Return whether, on any rank, steps changed parameters of a module without calling the module's wrapper.
+    """Return whether, on any rank, steps changed a module's parameters without a call of its wrapper.
 
-    `called` has the number of calls of each wrapper. `before` has the parameters as they were when counting began.
+    `before` has the parameters as they were when counting began.
     """
     if not called:  # this strategy doesn't wrap the model
         return False
@@ -448,7 +433,7 @@ def _is_gone_around(
 def _each_alone(
     prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any], before: Tensors, after: Tensors
 ) -> bool:
-    """Return whether every parameter, on all ranks, ends as if training had used only a single rank's samples."""
+    """Return whether every parameter, on all ranks, ends as if trained on a single rank's samples."""
     if prover.processes < 2:
         return False
     ends = []
@@ -505,7 +490,6 @@ def _why_not(
     shards: Sequence[Any],
     expected: Tensors | None,
 ) -> str:
-    """Return why a one-process strategy cannot be compared with training on the whole batch; `""` if it can."""
     training = prover.training
     if expected is None or not training.strategy.one_process or training.case.world_size == 1:
         return ""
@@ -532,10 +516,9 @@ _STATE = (
 
 
 def _with_buffers_sent(prover: ComparingRank, numbers: NumberTypes, parts: Sequence[Any]) -> Tensors | None:
-    """Return the parameters after lockstep steps in which all replicas get the first replica's buffers.
+    """Return the parameters after steps in which all replicas get the first one's buffers.
 
-    Return None if sending buffers makes no difference, because no replica computes with buffers that its samples
-    change.
+    None if no replica computes with buffers that its samples change.
     """
     if len(parts) < 2:
         return None
@@ -557,9 +540,9 @@ def _with_buffers_sent(prover: ComparingRank, numbers: NumberTypes, parts: Seque
 
 
 class _SentBuffers:
-    """Copies the first replica's buffers of a module to the other replicas before each forward pass, as DDP does.
+    """Copies the first replica's buffers before each forward pass, as DDP does.
 
-    As in DDP, buffers are not copied if the previous forward pass recorded no gradients.
+    Like DDP, it skips the copy if the previous forward pass recorded no gradients.
     """
 
     def __init__(self, replicas: Sequence[torch.nn.Module]) -> None:
@@ -747,16 +730,13 @@ class Lockstep:
                 self._next(number)
 
     def _makes_more(self, number: int, made: int) -> bool:
-        """Return whether replica `number` makes another step after `made` steps.
-
-        The first replica decides for all.
-        """
+        """Return whether a replica makes another step; the first replica decides for all."""
         if number == 0 and (made < STEPS or (max(self._waits_for[0]) > 0 and made < MOST_STEPS)):
             self.made = made + 1
         return made < self.made
 
     def _pass_on(self, number: int) -> None:
-        """End a replica's turn after its backward pass; after the last replica's turn, average all gradients."""
+        """End a replica's turn after its backward pass; the last replica averages all gradients."""
         with self._changed:
             self._random[number] = random_state()
             self._backwards[number] += 1
@@ -813,7 +793,7 @@ class UnequalRanksError(RuntimeError):
 
 
 def _reached_by_some(replicas: Sequence[torch.nn.Module]) -> list[str]:
-    """Return the names of parameters that have a gradient in some replicas but not in all."""
+    """Return the parameters that have a gradient in some replicas but not in all."""
     models = [dict(model.named_parameters()) for model in replicas]
     return [
         name.removeprefix("network.")
@@ -830,7 +810,6 @@ def _leaves_out_parts(replicas: Sequence[torch.nn.Module]) -> bool:
 
 
 def _parts_of(model: Any) -> list[torch.nn.Module]:
-    """Return the modules of a model that a strategy wraps separately."""
     parts: list[torch.nn.Module] = []
 
     def noted(part: torch.nn.Module) -> torch.nn.Module:
@@ -846,10 +825,9 @@ def _stepped(waits_for: list[int], index: int, *_: Any) -> None:
 
 
 def _left_out_of(model: torch.nn.Module, trained_first: Collection[str]) -> list[str]:
-    """Return the names of parameters that are frozen or have no gradient, in modules with other gradients.
+    """Return the parameters without a gradient in separately wrapped modules that have other gradients.
 
-    A module is a part of the model that strategies wrap separately. Parameters that are not in `trained_first` are
-    ignored.
+    Parameters that are not in `trained_first` are ignored.
     """
     names = {id(each): name for name, each in model.named_parameters()}
     left_out: list[str] = []
@@ -862,7 +840,7 @@ def _left_out_of(model: torch.nn.Module, trained_first: Collection[str]) -> list
 
 @contextmanager
 def _divided(model: torch.nn.Module, factor: float) -> Iterator[None]:
-    """Divide by `factor` the gradients that the enclosed code adds to the gradients of `model`."""
+    """Divide the gradients that the enclosed code adds by `factor`."""
     if factor == 1:
         yield
         return

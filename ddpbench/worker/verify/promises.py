@@ -129,10 +129,9 @@ def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
 
 
 def _loss(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
-    """Compare the first step's loss, averaged over ranks that know it, with one process's loss.
+    """Compare the first step's mean loss over ranks with one process's, because times to a target loss need it.
 
-    Losses are compared because measured times to a target loss depend on them. They are not compared under autocast,
-    which rounds them, or if the model draws random numbers.
+    Not under autocast, which rounds losses, nor if the model draws random numbers.
     """
     prover, strategy = comparer.prover, comparer.training.strategy
     apart = prover.processes > 1 and not strategy.whole_batches and len(comparer.shards) == prover.processes
@@ -154,7 +153,7 @@ def _loss(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
 
 
 def _refuse_waiting(comparer: Comparer, model: torch.nn.Module) -> None:
-    """Refuse a model whose loss uses different parameters on different ranks, if ranks would then wait for one another.
+    """Refuse a model whose ranks use different parameters and would wait for one another.
 
     Raises:
         CannotTrainError: the strategy has no setting for such models; raised on all ranks.
@@ -173,7 +172,7 @@ def _refuse_waiting(comparer: Comparer, model: torch.nn.Module) -> None:
 
 
 def _nothing(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
-    """Make one step, to see that it works; nothing is compared, because the strategy promises nothing."""
+    """Make one step, to see that it works; the strategy promises nothing to compare."""
     comparer.one.seed(comparer.prover.rank)
     comparer.step(replica, batch)
     comparer.prover.on_step()
@@ -240,8 +239,6 @@ def _gradients(
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """The steps of a proof, made by one process."""
-
     comparer: Comparer
     batches: Sequence[Sequence[Any]]
     """Each step's batches of all ranks that train."""
@@ -257,10 +254,7 @@ class _Steps:
         *,
         apart: bool = False,
     ) -> Tensors:
-        """Train a model, which is in its initial state, for these steps, and return its parameters.
-
-        If `apart`, each rank computes the gradients of its shards only.
-        """
+        """Train a model in its initial state and return its parameters; with `apart`, on this rank's shards only."""
         one = self.comparer.one
         optimizer = optimizer or self.comparer.training.make_optimizer(model.parameters())
         for shards, without in zip(self.batches, self.left_out, strict=True):
@@ -276,10 +270,7 @@ def _step(
     shards: Sequence[Any],
     each_step: EachStep | None,
 ) -> None:
-    """Make the replica's step on a batch, without its update.
-
-    `each_step` compares the step's gradients with gradients computed from `shards`.
-    """
+    """Make a step without its update; `each_step` compares its gradients with those of `shards`."""
     if each_step:
         each_step.expect(shards)
     comparer.one.seed(comparer.prover.rank)
@@ -292,7 +283,6 @@ def _step(
 def _stepped(
     comparer: Comparer, replica: Replica, batch: Any, shards: Sequence[Any], each_step: EachStep | None
 ) -> set[str]:
-    """Make the replica's step and update on a batch; return the names of parameters that the update left out."""
     _step(comparer, replica, batch, shards, each_step)
     idle = replica.unused()
     comparer.update_replica(replica)
@@ -300,20 +290,13 @@ def _stepped(
 
 
 def _trains_apart(proof: Proof, comparer: Comparer) -> bool:
-    """Return whether to compare again, with a separate model for each rank, which sees only that rank's samples.
-
-    This is needed because a model's state may depend on the samples that it has seen.
-    """
+    """Return whether to compare again with a model per rank, as its state may depend on the samples seen."""
     strategy, processes = comparer.training.strategy, comparer.prover.processes
     differs = not proof.passed or proof.error > ROUNDING
     return differs and processes == len(comparer.shards) > 1 and not strategy.whole_batches
 
 
 def _as_before(model: torch.nn.Module, before: Tensors) -> bool:
-    """Return whether a model's trained parameters still have their values in `before`.
-
-    Parameters that `before` lacks are ignored.
-    """
     return all(same(value, before[name]) for name, value in trained(model).items() if name in before)
 
 
@@ -326,7 +309,7 @@ def _final(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
 
 
 def _completeness(comparer: Comparer, whole: set[str], own: Tensors) -> Iterator[Proof]:
-    """If ranks hold parts of the parameters, yield the proof that every parameter in `whole` belongs to some rank."""
+    """If ranks hold parts of the parameters, yield the proof that every one in `whole` belongs to some rank."""
     prover = comparer.prover
     if not prover.agreed(float(len(own) < len(whole))):
         return
@@ -356,7 +339,6 @@ class _SameShards:
         """
 
     def proof(self, own: Tensors) -> Proof:
-        """Compare `own`, this rank's gradients, with the average, and return the result."""
         comparer, training = self._comparer, self._comparer.training
         strategy, several = training.strategy, training.case.world_size > 1
         if comparer.model.draws and several and _draws_elsewhere(comparer):
@@ -379,10 +361,7 @@ class _SameShards:
         return proof
 
     def _is_of_whole_batch(self, own: Tensors) -> bool:
-        """Return whether `own` equals one process's gradient over the whole batch.
-
-        All ranks must call this method together.
-        """
+        """Return whether `own` is the gradient over the whole batch. All ranks must call this together."""
         comparer = self._comparer
         batch, left_out = _joined(comparer, self._reference)
         if left_out:
@@ -397,7 +376,6 @@ class _SameShards:
 def _over_whole_batch(
     comparer: Comparer, reference: torch.nn.Module, own: Tensors, shards: _SameShards
 ) -> Proof:
-    """Compare `own`, this rank's gradients, with one process's gradient over the whole batch, and return the result."""
     batch, note = _joined(comparer, reference)
     whole: Tensors | None = None
     if not note:
@@ -455,10 +433,7 @@ _NOT_LINEAR = (
 
 
 def _is_mean(comparer: Comparer, batch: Any) -> bool:
-    """Return whether the mean of the shards' losses equals the whole batch's loss.
-
-    All ranks must call this function together.
-    """
+    """Return whether the shards' mean loss is the whole batch's loss. All ranks must call this together."""
     losses = [comparer.one.loss(comparer.one.fresh(), number) for number in range(len(comparer.shards))]
     gap = abs(sum(losses) / len(losses) - comparer.one.loss_of(comparer.one.fresh(), batch))
     allowed = comparer.tolerances.gradient * max(map(abs, losses), default=0.0)
@@ -466,10 +441,7 @@ def _is_mean(comparer: Comparer, batch: Any) -> bool:
 
 
 def _joined(comparer: Comparer, reference: torch.nn.Module) -> tuple[Any, str]:
-    """Return all ranks' batches joined into one, and `""`.
-
-    If the joined batch's gradient cannot be compared, return None and the reason.
-    """
+    """Join all ranks' batches; None and the reason if the gradient cannot be compared."""
     if comparer.prover.gathers:
         return None, GATHERS
     if comparer.prover.packed:
@@ -487,7 +459,7 @@ def _joined(comparer: Comparer, reference: torch.nn.Module) -> tuple[Any, str]:
 
 
 def _draws_elsewhere(comparer: Comparer) -> bool:
-    """Return whether the strategy draws random numbers in a different order than one process per shard would."""
+    """Return whether random numbers are drawn in another order than by one process per shard."""
     strategy = comparer.training.strategy
     return (strategy.one_process and not comparer.takes_turns) or strategy.whole_batches
 
@@ -503,7 +475,7 @@ class _WholeBatchError(Exception):
 
 
 def _of_whole_batch(comparer: Comparer, reference: torch.nn.Module, batch: Any) -> Tensors | None:
-    """Return one process's gradient over all ranks' joined batch; None if some rank's GPU has too little memory.
+    """Return one process's gradient over the joined batch; None if some GPU has too little memory.
 
     Raises:
         _WholeBatchError: the model cannot compute a batch of this size on some rank.
@@ -541,7 +513,7 @@ def _of_whole_batch(comparer: Comparer, reference: torch.nn.Module, batch: Any) 
 
 
 def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
-    """Check a compensated replica, which sends parts of its gradients in later steps.
+    """Check a replica that sends parts of its gradients in later steps.
 
     Parameters are not updated between these steps, so that every step has the same true gradient.
     """
@@ -584,10 +556,9 @@ def _delayed(comparer: Comparer, replica: Replica, reference: torch.nn.Module, b
 
 @contextmanager
 def _seeded_backward(comparer: Comparer, replica: Replica, step: int) -> Iterator[None]:
-    """Seed the random draws after a step's first gradient by rank and step; draws of forward passes are unaffected.
+    """Seed the draws after a step's first gradient by rank and step.
 
-    All steps then have the same forward pass and true gradient. But a strategy that chooses at random which gradients
-    to send makes a new choice in every step.
+    Forward passes stay equal, but a strategy that chooses gradients at random chooses differently in each step.
     """
     model, kept, case = replica.job.model, _States(), comparer.training.case
     fresh = case.seed + 1 + comparer.prover.rank + (2 + step) * case.world_size
@@ -618,7 +589,7 @@ def _seeded_backward(comparer: Comparer, replica: Replica, step: int) -> Iterato
 
 @dataclass(slots=True)
 class _States:
-    """Saved generator states of a step's forward passes and backward passes, which draw from separate states."""
+    """Generator states of forward and of backward passes, which draw separately."""
 
     forward: Any = None
     backward: Any = None
@@ -644,10 +615,7 @@ _OTHERS_SENT = f"the remainder is not conserved: what was sent and what is left 
 
 @dataclass(slots=True)
 class _Kept:
-    """Gradients that ranks have not sent yet.
-
-    They are compared with the gradients that are still unsent after steps with zero gradients.
-    """
+    """Gradients not sent yet, to compare with what is unsent after steps with zero gradients."""
 
     comparer: Comparer
     replica: CompensatedReplica
@@ -668,13 +636,7 @@ class _Kept:
         self.parts = {what: names for what, names in self.parts.items() if shares[what] > 0}
 
     def unsent(self, sent: Tensors) -> list[str]:
-        """Return which of "vectors" and "matrices" are not in the gradients `sent`.
-
-        The result is the same on all ranks.
-
-        A kind counts as not sent if almost nothing of that kind is in `sent`, or if a rank's unsent gradients of that
-        kind have not changed.
-        """
+        """Return which of "vectors" and "matrices" were hardly sent; the same on all ranks."""
         left, allowed = kept_of(self.replica, self.whole), self.comparer.tolerances.gradient
         changes = {name: left[name] - value for name, value in self.own.items()}
 
@@ -691,21 +653,18 @@ class _Kept:
         return [what for what, is_idle in zip(self.parts, found, strict=True) if is_idle]
 
     def left(self) -> Tensors:
-        """Return the gradients that are still unsent, as the mean over ranks."""
+        """Return the gradients still unsent, as the mean over ranks."""
         return self.comparer.prover.average(kept_of(self.replica, self.whole))
 
     def shares(self, kept: Tensors, whole: Tensors) -> dict[str, float]:
-        """Return the largest of all ranks' ratios of `kept`'s norm to `whole`'s, for vectors and for matrices."""
+        """Return the largest ratio of norms, `kept` to `whole`, for vectors and for matrices."""
         shares = [_share(kept, whole, names) for names in self.parts.values()]
         return dict(zip(self.parts, self.comparer.prover.all_agreed(shares), strict=True))
 
     def shares_of_ranks(self) -> dict[str, float]:
         """Return the unsent fraction of a rank's gradients, for vectors and for matrices.
 
-        The norms of unsent gradients and of all gradients are root mean squares over ranks.
-
-        The gradients themselves are not averaged, because gradients of different ranks may cancel. The mean of the
-        unsent gradients may then exceed the mean gradient.
+        Norms are root mean squares over ranks, because averaged gradients may cancel.
         """
         gradients = self.comparer.one.gradient(self.reference, self.comparer.prover.rank)
         found: dict[str, float] = {}
@@ -719,16 +678,14 @@ class _Kept:
         return found
 
     def named(self, parts: Collection[str]) -> str:
-        """Return a phrase such as " of vectors" for these kinds of parameters; `""` if all kinds are included."""
         return "" if len(parts) == len(self.parts) else f" of {' and '.join(parts)}"
 
 
 def _share_kept(kept: _Kept, step: Callable[[], Tensors], sent: Tensors | None) -> Proof:
-    """Check that part of the gradients was sent and the rest will be, separately for matrices and vectors.
+    """Check that part of the gradients was sent and the rest will be, for matrices and for vectors.
 
-    The sent part and the unsent part always add up to the true gradients, so their sum alone proves nothing. `sent` is
-    the sum of the gradients sent in `COMPRESSED_STEPS` further steps with zero gradients; None if such steps are
-    impossible.
+    Sent and unsent parts always add up to the true gradients, so their sum alone proves nothing. `sent` is the sum of
+    `COMPRESSED_STEPS` further steps with zero gradients; None if such steps are impossible.
     """
     comparer, compared = kept.comparer, _SHARE_KEPT
     tolerance = comparer.tolerances.gradient
@@ -775,10 +732,10 @@ def _share_kept(kept: _Kept, step: Callable[[], Tensors], sent: Tensors | None) 
 def _fault_of_sending(
     kept: _Kept, unsent: list[str], held: dict[str, float], *, late: bool, made: int
 ) -> tuple[str, bool]:
-    """Return why unsent gradients may never be sent (`""` if they will be), and whether the strategy is at fault.
+    """Return why gradients may never be sent (`""` if they will be), and whether the strategy is at fault.
 
-    `unsent` lists "vectors" or "matrices" if `made` steps sent nothing of them. If `late`, most of the other kind was
-    sent. `held` maps each kind with too many unsent gradients to the unsent fraction.
+    `unsent` lists the kinds of which `made` steps sent nothing. If `late`, most of the other kind was sent. `held` maps
+    each kind with too many unsent gradients to the unsent fraction.
     """
     if unsent and late:
         return _NEVER_SENT.format(what=kept.named(unsent), made=made), True
@@ -795,10 +752,9 @@ def _fault_of_sending(
 def _sent_of_kept(
     comparer: Comparer, replica: CompensatedReplica, step: Callable[[], Tensors], count: int
 ) -> Tensors | None:
-    """Make `count` steps with zero gradients, so that the strategy can send only gradients left from earlier steps.
+    """Return the sum sent in `count` steps with zero gradients, which can only be left from earlier steps.
 
-    Return the sum of the gradients that the strategy sent. Return None if the strategy trains parameters other than the
-    model's, because their gradients are not zero.
+    None if the strategy trains other parameters, because their gradients are not zero.
     """
     zeroed: list[None] = []
 
@@ -819,7 +775,7 @@ def _sent_of_kept(
 
 
 def _share(kept: Tensors, whole: Tensors, names: Collection[str]) -> float:
-    """Return the norm of the named tensors in `kept`, divided by their norm in `whole`; 0 if that divisor is 0."""
+    """Return the norm of the named tensors in `kept` divided by theirs in `whole`; 0 if that is 0."""
     of_whole = float(norm([whole[name] for name in names])) if names else 0.0
     return float(norm([kept[name] for name in names])) / of_whole if of_whole > 0 else 0.0
 
@@ -829,7 +785,7 @@ def _averaged(
 ) -> Iterator[Proof]:
     """Check a strategy whose ranks train separately and average parameters periodically.
 
-    Steps up to the second averaging are compared with the steps of separate models in one process.
+    Steps up to the second averaging are compared with separate models in one process.
     """
     assert isinstance(replica, PeriodicReplica)
     prover, training = comparer.prover, comparer.training
@@ -874,20 +830,16 @@ class _TrainedApart:
     """Models in one process that train separately, one per rank, and are averaged periodically."""
 
     def __init__(self, comparer: Comparer, model: torch.nn.Module) -> None:
-        """Make the models as copies of `model`, which is in its initial state."""
         self._comparer = comparer
         self._models = [comparer.one.copied(model) for _ in comparer.shards]
         self._optimizers = [comparer.training.make_optimizer(each.parameters()) for each in self._models]
 
     @property
     def parameters(self) -> Tensors:
-        """Return the parameters of this rank's model."""
         return trained(self._models[self._comparer.prover.rank])
 
     def step(self, groups: Sequence[Sequence[int]], averages: bool, without: Collection[str]) -> None:
-        """Make a step in which each group of ranks averages its gradients.
-
-        If `averages`, all ranks then average their parameters.
+        """Average gradients within each group of ranks and then, if `averages`, all parameters.
 
         Parameters in `without` are left out if no rank of the group gives them a gradient.
         """
@@ -908,8 +860,7 @@ class _TrainedApart:
 def _ordered(comparer: Comparer, replica: Replica, reference: torch.nn.Module, batch: Any) -> Iterator[Proof]:
     """Check a strategy whose server applies gradients one at a time, by replaying the server's log in one process.
 
-    Each gradient is computed from the version of the parameters that the log names. A worker's parameters are compared
-    with the replayed parameters after the worker's last update.
+    The log names the parameters' version for each gradient. Workers are compared after their last update.
     """
     assert isinstance(replica, OrderedReplica)
     prover, training = comparer.prover, comparer.training

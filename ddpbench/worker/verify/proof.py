@@ -121,7 +121,7 @@ class Prover:
         return Drawn(batch, self._shards(batch))
 
     def _shards(self, batch: tuple[Any, Any]) -> list[Any]:
-        """Return the parts of a step's batch for which separate mean losses are computed; the same on every rank.
+        """Return the parts of a batch that get separate mean losses; the same on every rank.
 
         Raises:
             ValueError: a part of the batch has no rank, or all ranks have the same samples; raised on all ranks.
@@ -148,10 +148,7 @@ class Prover:
         return [part for share in shares for part in chunk(share, each)]
 
     def _shares(self, batch: tuple[Any, Any]) -> list[Any]:
-        """Return the different batches that ranks get in a step, in order.
-
-        If a single rank takes all samples, the list has only that rank's batch.
-        """
+        """Return the different batches that ranks get in a step, or the only one if a single rank takes all."""
         takers = _takers(self.training) if self.processes > 1 else [0]
         if len(takers) == 1:
             return [batch]
@@ -160,7 +157,7 @@ class Prover:
         return [map_tensors(lambda value: value.to(device), gathered[rank]) for rank in takers]
 
     def _no_float64(self, shard: Any) -> str:
-        """Return why a user's own workload cannot compute in float64; `""` if it can, and for shipped workloads."""
+        """Return why a user's workload cannot compute in float64; `""` if it can."""
         if not is_import_path(self.training.case.workload):
             return ""
         problem = ""
@@ -179,7 +176,7 @@ class Prover:
         return f"the workload computes in {own} only, so float64 is not compared ({problem})"
 
     def _own_autocast(self, shard: Any) -> str:
-        """Return the coarsest autocast type that a user's own loss enters on any rank: bf16, fp16 or `""`."""
+        """Return the coarsest autocast type that a user's loss enters on any rank: bf16, fp16 or `""`."""
         if not is_import_path(self.training.case.workload) or self.training.precision.name != "full":
             return ""
         dtype = None if self.training.dtype is None else torch.float32
@@ -191,7 +188,7 @@ class Prover:
         return names[round(self.agreed(float(names.index(widest(seen)))))]
 
     def _exchanges(self, shard: Any) -> bool:
-        """Return whether a user's own loss, or its backward pass, communicates between ranks on any rank."""
+        """Return whether a user's loss, or its backward pass, communicates on any rank."""
         training = self.training
         if self.processes == 1 or not is_import_path(training.case.workload) or training.workload.owns_step:
             return False
@@ -259,10 +256,9 @@ class Prover:
         return averages
 
     def _flops(self, inputs: Any, targets: Any) -> float | None:
-        """Return the floating-point operations per sample of a forward and backward pass, as torch counts them.
+        """Return torch's count of operations per sample, forward and backward; None if not needed or countable.
 
-        Operations are counted for a batch and divided by the number of samples, because BatchNorm refuses a single
-        sample. Return None on ranks that need not count operations, or if torch cannot count them.
+        A whole batch is counted, because BatchNorm refuses a single sample.
         """
         if self.rank != 0 and not (self.gathers or self._waits):
             return None
@@ -290,10 +286,7 @@ class Prover:
 
 
 def _together(values: Tensors) -> Iterator[list[str]]:
-    """Yield groups of successive names whose tensors have one type and fit into one message together.
-
-    A tensor that is too large for a message is in a group alone.
-    """
+    """Yield successive names whose tensors share a type and fit into one message; large ones alone."""
     names: list[str] = []
     numbers = 0
     for name, value in values.items():
@@ -312,7 +305,7 @@ def _compares_later(training: Training) -> bool:
 
 
 def _takers(training: Training) -> list[int]:
-    """Return, for each separate batch of a step, the first training rank that gets it.
+    """Return the first training rank that gets each separate batch.
 
     Raises:
         ValueError: the strategy assigns a batch to no rank.
@@ -331,7 +324,7 @@ def _takers(training: Training) -> list[int]:
 
 
 def _check_shares(training: Training, shares: Sequence[Any]) -> None:
-    """Refuse batches that are all equal, because an average of equal gradients proves nothing.
+    """Refuse equal batches, because an average of equal gradients proves nothing.
 
     Raises:
         ValueError: all batches are equal; raised on all ranks.

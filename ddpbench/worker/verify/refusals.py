@@ -96,12 +96,11 @@ def refusal(error: BaseException, training: Training) -> str:
 
 
 def _may_be_of_samples(error: BaseException) -> bool:
-    """Return whether an error may come from parts of a batch that do not fit together, rather than from the network."""
+    """Return whether parts of a batch may not fit together; otherwise the network may have failed."""
     return isinstance(error, (*_KINDS, IndexError)) and not isinstance(error, torch.distributed.DistError)
 
 
 def _reason(error: BaseException, text: str, training: Training) -> str:
-    """Return why the model cannot be trained, if the text has one of torch's known messages; otherwise `""`."""
     if _TWICE in text:
         return _twice(training)
     if _WAITS in text and _setting(training, "find_unused_parameters") is None:
@@ -145,7 +144,6 @@ def _assigned(setting: str, assignment: re.Match[str]) -> str:
 
 
 def _unused(training: Training, text: str) -> str:
-    """Return a sentence about the unused parameters that DDP's message names, with advice on what to set."""
     found = _WITHOUT.search(text)
     known = training.trained_names
     names = [known[number] for number in map(int, found[1].split()) if number < len(known)] if found else []
@@ -192,7 +190,6 @@ def _more(names: Sequence[str]) -> list[str]:
 
 
 def _of_shards(training: Training, meaning: str, error: BaseException) -> str:
-    """Return why FSDP cannot train a model in these shards, and which strategy or setting may work instead."""
     if "DTensor" in text_of(error) and _by_step(error):
         return (
             "fsdp cannot train this model: its step computes with parameters outside a forward, where FSDP has "
@@ -217,20 +214,18 @@ def _twice(training: Training) -> str:
 
 
 def _setting(training: Training, key: str) -> str | None:
-    """Return a DDP option's name if the option is off, `""` if it is on, and None if the strategy does not have it."""
+    """Return a DDP option's name if it is off, `""` if it is on, None if the strategy lacks it."""
     if key not in type(training.options).model_fields:
         return None
     return "" if getattr(training.options, key) else _option(training, key)
 
 
 def _option(training: Training, key: str) -> str:
-    """Return the name of a strategy's option as written in an experiment file."""
     owner = training.case.strategy
     return f"options.{toml_text(owner) if is_import_path(owner) else owner}.{key}"
 
 
 def _raised_in_torch(error: BaseException) -> bool:
-    """Return whether an exception comes from a `raise` or `assert` in a part of torch that examines models."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -243,13 +238,12 @@ def _raised_in_torch(error: BaseException) -> bool:
 
 
 def _by_step(error: BaseException) -> bool:
-    """Return whether an exception was raised neither in a module's call nor in a backward pass."""
+    """Return whether neither a module's call nor a backward pass raised the error."""
     names = {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
     return not names & {"_call_impl", "_engine_run_backward"}
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception, its cause, the cause's cause, and so on."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:

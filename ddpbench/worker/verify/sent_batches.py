@@ -64,7 +64,7 @@ def gather_batches(
 
 
 class _Exchange:
-    """Exchanges authenticated bytes between the ranks of a launch; forged and replayed messages are refused."""
+    """Exchanges authenticated bytes between ranks; forged and replayed messages are refused."""
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
         self.rank = dist.get_rank(group)
@@ -81,9 +81,7 @@ class _Exchange:
         self._drawn = b"".join(drawn)
 
     def gather(self, own: bytes, most: int) -> list[bytes]:
-        """Return every rank's bytes, at most `most` each, in the order of ranks.
-
-        All ranks must call this method together.
+        """Return every rank's bytes, at most `most` each. All ranks must call this method together.
 
         Raises:
             ForeignMessageError: a message is too long, or does not come from a rank of this launch.
@@ -97,7 +95,7 @@ class _Exchange:
         ]
 
     def agree(self, problem: str) -> None:
-        """If any rank has a `problem`, raise the first of them on all ranks. All ranks must call this method together.
+        """Raise the first rank's problem, if any, on all ranks. All ranks must call this method together.
 
         Raises:
             CannotTrainError: a rank has a problem.
@@ -118,7 +116,7 @@ class _Exchange:
 
 
 def _pickled(batch: Any) -> tuple[bytes, str]:
-    """Return a batch pickled to bytes, and `""`; if it cannot be pickled, incomplete bytes and the reason."""
+    """Return a batch pickled and `""`, or incomplete bytes and the reason."""
     seen: list[Any] = [None]
 
     class Noting(pickle.Pickler):
@@ -144,7 +142,7 @@ def _unpickled(data: bytes, device: torch.device | None) -> Any:
 
 
 def _tried(act: Callable[[], Any]) -> tuple[Any, str]:
-    """Call `act`. Return its result and `""`, or None and a description of the exception that it raised."""
+    """Call `act`; return its result and `""`, or None and a description of its exception."""
     try:
         return act(), ""
     except MemoryError:

@@ -141,7 +141,7 @@ class Tolerances:
         self._rounding = dict(rounding)
 
     def _small_of(self, name: str) -> float:
-        """Return the smallest norm that a parameter's error is divided by, as a fraction of all gradients' norm."""
+        """Return the least norm to divide a parameter's error by, as a fraction of all gradients' norm."""
         measured = self._rounding.get(name, 0.0) / self.gradient
         return max(self._small, min(measured, MOST_SMALL_GRADIENT))
 

@@ -189,7 +189,7 @@ def rounding_note(prover: ComparingRank, found: Sequence[Explained]) -> str:
 
 
 def _explained(sent: Any) -> Explained:
-    """Return a rank's largest error, parsed from the values that it sent (a parser for `gather_values`).
+    """Parse a rank's largest error (for `gather_values`).
 
     Raises:
         TypeError: a value has a wrong type.

@@ -77,10 +77,7 @@ class UpdateFaults:
         return OF_ITS_SAMPLES if several and self._gap_by_samples > allowed else ""
 
     def _repeated(self) -> str:
-        """Return a sentence if repeated updates differ from each other or depend on the seed; otherwise `""`.
-
-        Also measures how far updates differ by rank, for `by_rank`.
-        """
+        """Say that repeated updates differ or depend on the seed. Also measures the difference by rank."""
         gradient = self._prover.average(self._one.seeded_gradient(self._one.fresh()))
         before = trained(self._one.fresh())
         outside = OutsideState(owner_of(self._one.training, self._one.fresh()))
@@ -124,16 +121,15 @@ class UpdateFaults:
         return self.found() == f"the update {by_rank('parameters')}"
 
     def _keeps_apart(self) -> bool:
-        """Return whether a user's `loss` may store values in its object that differ between ranks or replicas."""
+        """Return whether a user's `loss` may store values that differ between ranks or replicas."""
         training = self._one.training
         several = len(self._one.shards) > 1 and not training.strategy.whole_batches
         return several and is_import_path(training.case.workload)
 
     def _apart(self, one: Tensors, other: Tensors, before: Tensors) -> float:
-        """Return |`one` - `other`| / |`one` - `before`| with Euclidean norms, as the largest value of any rank.
+        """Return |`one` - `other`| / |`one` - `before`|, the largest of any rank.
 
-        A step may freeze parameters or make them trainable. Parameters that only one of two sets has are left out. The
-        result is infinite if `one` equals `before` but not `other`.
+        Parameters that only one set has are left out. Infinite if `one` equals `before` but not `other`.
         """
         gap, whole = (
             float(norm([one[name] - each[name] for name in each if name in one])) for each in (other, before)
@@ -141,10 +137,7 @@ class UpdateFaults:
         return self._prover.agreed(gap / whole if whole else math.inf) if gap else self._prover.agreed(0.0)
 
     def _made_by(self, rank: int, gradient: Tensors, shard: int = 0) -> torch.nn.Module:
-        """Return a fresh model after a few updates from `gradient`, with `rank`'s seeds.
-
-        The loss of shard number `shard` is computed before each update.
-        """
+        """Return a fresh model after updates from `gradient` with `rank`'s seeds, each after the shard's loss."""
         model = self._one.fresh()
         optimizer = self._one.training.make_optimizer(model.parameters())
         for _ in range(3):  # a schedule may start with a learning rate of zero
@@ -163,9 +156,9 @@ class UpdateFaults:
         )
 
     def _after_loss(self) -> torch.nn.Module:
-        """Return a fresh model whose loss was computed once, because an update may need what the loss stores.
+        """Return a fresh model after one loss, since an update may need what it stores.
 
-        If the loss communicates between ranks, or if the class makes its own step, the loss is not computed.
+        Not computed if the loss communicates or the class makes its own step.
         """
         model = self._one.fresh()
         if not self._prover.gathers and not self._one.training.workload.owns_step:

@@ -167,7 +167,7 @@ def allocation_of(run: RunDir, request: AllocationRequest) -> Allocation:
 
 
 def _check_possible(plan: StoredPlan, runs: Sequence[CaseRun], machine: Mapping[str, Any]) -> None:
-    """Refuse a curve with impossible numbers.
+    """Check a curve's numbers.
 
     Raises:
         RequestError: a number of the curve is impossible.
@@ -194,10 +194,7 @@ def _slurm_jobs(machine: Mapping[str, Any]) -> list[SlurmJob]:
 
 
 def _waited(jobs: Sequence[SlurmJob], runs: Sequence[CaseRun]) -> dict[int, dict[tuple[str, int], float]]:
-    """Return the recorded queue waits in seconds, by world size, then by job id and number of restarts.
-
-    For each world size, only the smallest jobs that have enough nodes for its case are used.
-    """
+    """Return queue waits (s) by world size, then by job and restart. Only the smallest sufficient jobs count."""
     found: dict[int, dict[tuple[str, int], float]] = {}
     able = [job for job in jobs if job.queue_wait_s is not None]
     for case in (run.case for run in runs):
@@ -213,7 +210,7 @@ def _waited(jobs: Sequence[SlurmJob], runs: Sequence[CaseRun]) -> dict[int, dict
 
 
 def _with_samples(request: AllocationRequest, runs: Sequence[CaseRun]) -> AllocationRequest:
-    """Return the request; if it has no samples per epoch, fill in the dataset's recorded length.
+    """Fill in the dataset's recorded length if the request has no samples per epoch.
 
     Raises:
         RequestError: epochs are requested, but neither the request nor a record says how many samples an epoch has.
@@ -228,7 +225,7 @@ def _with_samples(request: AllocationRequest, runs: Sequence[CaseRun]) -> Alloca
 
 
 def _jobs(curve: CaseCurve, base: CaseRun, request: AllocationRequest) -> list[JobSize]:
-    """Return the curve's job sizes, starting with the base case.
+    """Return the curve's job sizes, the base case first.
 
     Raises:
         RequestError: a queue wait was given for a size that the curve lacks.
@@ -246,22 +243,17 @@ def _jobs(curve: CaseCurve, base: CaseRun, request: AllocationRequest) -> list[J
 
 
 def _largest_worth_it(jobs: Sequence[JobSize], cut: float) -> JobSize:
-    """Return the largest job size whose efficiency is at least `cut` even at the lower end of its interval.
-
-    If there is none, return the base case.
-    """
+    """Return the largest size whose efficiency is surely at least `cut`, or else the base case."""
     able = [job for job in jobs if not job.base and job.surest_efficiency >= cut]
     return max(able, key=lambda job: job.world_size, default=jobs[0])
 
 
 def _first_done(jobs: Sequence[JobSize]) -> JobSize | None:
-    """Return the job size that finishes first, including its queue wait; None if no wait is known."""
     timed = [job for job in jobs if job.finish_s is not None]
     return min(timed, key=lambda job: job.finish_s or 0.0, default=None)
 
 
 def _left_out(curve: CaseCurve) -> str:
-    """Return a sentence about the job sizes missing from the table; empty if there are none."""
     if not curve.crowded:
         return ""
     sizes = ", ".join(str(one.case.world_size) for one in curve.crowded)
@@ -269,7 +261,6 @@ def _left_out(curve: CaseCurve) -> str:
 
 
 def _recorded_samples(runs: Sequence[CaseRun]) -> int | None:
-    """Return the length of the curve's dataset; None if no proof records it, or if proofs record different ones."""
     lengths = {run.proof.dataset_samples if run.proof is not None else None for run in runs}
     return lengths.pop() if len(lengths) == 1 else None
 

@@ -128,7 +128,7 @@ def _is_of(curve: CaseCurve, request: AllocationRequest) -> bool:
 
 
 def _first_of(curves: Sequence[CaseCurve]) -> CaseCurve:
-    """Return DDP's longest curve, or else the longest curve of the first strategy that exchanges gradients."""
+    """Return DDP's longest curve, or else the longest of the first strategy that exchanges gradients."""
     ddp = [curve for curve in curves if traits_of(curve.first.case).role == "reference"]
     able = [curve for curve in curves if traits_of(curve.first.case).exchanges]
     strategy = (ddp or able or curves)[0].first.case.strategy
@@ -149,8 +149,6 @@ _ABSENT = "none"
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """An option or environment variable of a case."""
-
     owner: str
     """The field of `Case` with the option: the strategy's options, the workload's, or the environment."""
     name: str
@@ -168,7 +166,6 @@ def _options(case: Case) -> list[_Option]:
 
 
 def _value(curve: CaseCurve, name: str) -> str | None:
-    """Return the text of a field's or option's value if it is the same in all cases of a curve; otherwise None."""
     case = curve.first.case
     if name == ("global_batch" if case.scaling == "weak" else "local_batch"):
         return None  # it varies with the ranks
@@ -182,7 +179,6 @@ def _value(curve: CaseCurve, name: str) -> str | None:
 
 
 def _as_word(value: object) -> str:
-    """Return a value as it is written on a command line."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     if isinstance(value, float):
@@ -192,7 +188,7 @@ def _as_word(value: object) -> str:
 
 
 def _option_names(curves: Sequence[CaseCurve]) -> list[str]:
-    """Return the names of these curves' options. If two options have the same name, their axes' full names are used."""
+    """Return the curves' option names; names of two owners become full axis names."""
     every = [one for curve in curves for one in _options(curve.first.case)]
     owners: dict[str, set[str]] = {name: {""} for name in (*_APART, *_FIELDS, *_LAYOUT)}
     for one in every:
@@ -205,24 +201,20 @@ def _names(curves: Sequence[CaseCurve]) -> list[str]:
 
 
 def _has(curve: CaseCurve, name: str, asked: str) -> bool:
-    """Return whether a curve's value of `name` is `asked`.
-
-    The value `none` stands for an option that the curve lacks.
-    """
+    """Return whether a curve's value is `asked`; `none` stands for an option that it lacks."""
     value = _value(curve, name)
     lacks = value is None and name not in (*_FIELDS, *_LAYOUT)
     return asked == (_ABSENT if lacks else value)
 
 
 class _Others:
-    """The curves of a run that the request did not choose, and the command-line flags that would choose each."""
+    """The curves that the request did not choose, and the flags that would choose each."""
 
     def __init__(self, cases: Sequence[CaseRun], chosen: CaseCurve) -> None:
         self._cases, self._chosen = cases, chosen
         self._at: dict[str | None, list[CaseCurve]] = {}
 
     def flags(self, curve: CaseCurve) -> str:
-        """Return the flags that choose exactly this curve, as ` (FLAGS)`; empty if no flags do."""
         flags: dict[str, str] = {}
         rival: CaseCurve | None = self._chosen
         while rival is not None and (_ids(rival) != _ids(curve) or not flags):
@@ -240,7 +232,6 @@ class _Others:
         return f" ({' '.join(words)})"
 
     def _difference(self, curve: CaseCurve, rival: CaseCurve, flags: Mapping[str, str]) -> str:
-        """Return the first setting, except settings in `flags`, in which two curves differ; empty if there is none."""
         options = _option_names(self._real_at(None))
         for name in (*_APART, *_FIELDS, *_LAYOUT, *options):
             value = _value(curve, name)
@@ -255,14 +246,13 @@ class _Others:
         return _first_of(found) if found else None
 
     def _real_at(self, cap: str | None) -> list[CaseCurve]:
-        """Return the curves on real links that `choose` would consider if this bucket cap were requested."""
+        """Return the curves on real links that `choose` would consider for this bucket cap."""
         if cap not in self._at:
             of_cap = [one for one in self._cases if cap in (None, _cap_of(one)) or _cap_of(one) == "none"]
             self._at[cap] = [curve for curve in _of_a_base_case(of_cap) if not curve.emulated]
         return self._at[cap]
 
     def at_other_caps(self) -> list[tuple[str, CaseCurve]]:
-        """Return the other bucket caps with which the chosen curve's configuration was run, each with a curve."""
         found: list[tuple[str, CaseCurve]] = []
         for cap in map(_as_word, _other_caps(self._cases, self._chosen)):
             alike = [one for one in self._real_at(cap) if _alike(one.first.case, self._chosen.first.case)]
@@ -273,7 +263,6 @@ class _Others:
         return found
 
     def with_cap(self, curve: CaseCurve) -> CaseCurve:
-        """Return a curve. If its configuration was also run with other bucket caps, its name gets its bucket cap."""
         words = f"with {FACETS['bucket_cap_mb'].word(curve.first.case)}"
         if words in curve.name or not _other_caps(self._cases, curve):
             return curve
@@ -285,12 +274,10 @@ def _ids(curve: CaseCurve) -> list[str]:
 
 
 def _alike(case: Case, other: Case) -> bool:
-    """Return whether two cases differ at most in ranks, nodes and bucket cap."""
     return (grouping.panel(case), grouping.variant(case)) == (grouping.panel(other), grouping.variant(other))
 
 
 def _unfinished(cases: Sequence[CaseRun]) -> str:
-    """Return a phrase that says how many cases have too few rounds, and what the first one lacks; empty if none has."""
     early = [one for one in cases if one.status == "unfinished" and not one.planned.oversubscribed]
     if not early:
         return ""
@@ -299,7 +286,7 @@ def _unfinished(cases: Sequence[CaseRun]) -> str:
 
 
 def _at_cap(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -> Sequence[CaseRun]:
-    """Return the cases that have the requested bucket cap or no buckets; all cases if no cap is requested.
+    """Return the cases with the requested bucket cap or without buckets.
 
     Raises:
         RequestError: no case has this cap.
@@ -317,7 +304,7 @@ def _at_cap(cases: Sequence[CaseRun], request: AllocationRequest, run: RunDir) -
 
 
 def _cap_of(run: CaseRun) -> str:
-    """Return a case's bucket cap as written on a command line; `none` if it has no buckets."""
+    """Return the bucket cap as on a command line; `none` without buckets."""
     return _as_word(run.case.bucket_cap_mb)
 
 
@@ -350,7 +337,6 @@ def _where(curves: Sequence[CaseCurve], request: AllocationRequest, run: RunDir)
 
 
 def _other_caps(cases: Sequence[CaseRun], curve: CaseCurve) -> list[float | str]:
-    """Return the other bucket caps with which the curve's configuration was run."""
     one = curve.first
     caps = {
         run.case.bucket_cap_mb

@@ -63,7 +63,7 @@ def _check_unchanged(contents: Mapping[Path, bytes], written: str) -> None:
 
 
 def _write_all(folder: Path, contents: Mapping[Path, bytes]) -> None:
-    """Write these files. If a file cannot be written, remove the files that did not exist before.
+    """Write these files; if one fails, remove those that did not exist before.
 
     Raises:
         OutputError: an existing file was edited.

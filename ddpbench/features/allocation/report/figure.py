@@ -66,7 +66,6 @@ def _paint(sheet: Sheet, *, allocation: Allocation) -> None:
 
 
 def _draw_references(axes: Axes, cut: float, low: float, high: float) -> None:
-    """Draw the lines of the ideal speed-up and of the efficiency threshold `cut`, from `low` to `high` ranks."""
     for factor, line, name in ((1.0, ":", "ideal"), (cut, "--", f"efficiency {cut:g}")):
         axes.plot(
             [low, high], [factor * low, factor * high], line, color=style.MUTED, linewidth=1.1, zorder=1
@@ -84,7 +83,6 @@ def _draw_references(axes: Axes, cut: float, low: float, high: float) -> None:
 
 
 def _draw_speedups(axes: Axes, allocation: Allocation) -> None:
-    """Draw the speed-ups of the base case and, with whiskers, of each job size."""
     base = style.base_look()
     axes.plot([1], [1], base.marker, color=base.colour, markersize=6, zorder=3)
     look = style.look(allocation.case)
@@ -108,7 +106,6 @@ def _draw_speedups(axes: Axes, allocation: Allocation) -> None:
 
 
 def _mark_chosen(axes: Axes, chosen: JobSize) -> None:
-    """Draw a ring with a label around the chosen job size."""
     axes.plot(
         [chosen.world_size],
         [chosen.speedup.value],
@@ -130,7 +127,7 @@ def _mark_chosen(axes: Axes, chosen: JobSize) -> None:
 
 
 def _heights(allocation: Allocation, low: float, high: float) -> tuple[float, float]:
-    """Return the ends of the speed-up axis, such that both reference lines and the whiskers above 0 fit."""
+    """Return the ends of the axis, with room for both reference lines and whiskers above 0."""
     estimates = [job.speedup for job in allocation.jobs if not job.base]
     values = [bound for e in estimates for bound in (e.value, e.low) if bound and bound > 0]
     bottom = min([low * allocation.cut, *values]) / 1.05
@@ -141,7 +138,6 @@ def _heights(allocation: Allocation, low: float, high: float) -> tuple[float, fl
 def _finish(
     axes: Axes, sizes: Sequence[int], width: tuple[float, float], height: tuple[float, float]
 ) -> None:
-    """Set the limits, names and ticks of both axes; the ticks are at powers of two, in plain numbers."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     axes.set_xlim(*width)

@@ -57,7 +57,6 @@ def _efficiency(job: JobSize) -> str:
 
 
 def _finishing(allocation: Allocation) -> list[str]:
-    """Return a list with a sentence that says which job size finishes first; empty if no queue waits are known."""
     first, chosen = allocation.first, allocation.chosen
     if first is None or first.wait_s is None or first.run_s is None or first.finish_s is None:
         return []
@@ -82,7 +81,6 @@ def _finishing(allocation: Allocation) -> list[str]:
 
 
 def _waits(allocation: Allocation) -> str:
-    """Return one or two sentences that say where the queue waits come from."""
     if not allocation.waits_recorded:
         return "Queue waits are given, not measured."
     own = f"Queue waits are those of {counted(allocation.waits_recorded, 'job')} of this run: queues change."
@@ -195,7 +193,6 @@ def method(allocation: Allocation) -> str:
 
 
 def _hardware(identity: Mapping[str, Any]) -> str:
-    """Return a phrase that describes the processor, cores and GPUs of the machine, or of each of several nodes."""
     nodes = len(identity.get("slots") or ())
     cores = sorted({len(one) for one in _by_host(identity.get("cores"))} or {0})
     usable = counted(cores[0], "core") if len(cores) == 1 else f"{cores[0]} to {cores[-1]} cores"
@@ -208,7 +205,7 @@ def _hardware(identity: Mapping[str, Any]) -> str:
 
 
 def _by_host(value: Any) -> list[Any]:
-    """Return the values of a fact in `machine.json`: one per host if it is listed by host, otherwise only one."""
+    """Return a fact's value per host if it is listed by host, otherwise its only value."""
     return list(value.values()) if isinstance(value, Mapping) else [value or ()]
 
 

@@ -93,7 +93,7 @@ def _read(path: Path, name: str) -> Side:
 
 
 def _found(paths: Sequence[Path], on_skip: Callable[[Path, str], None]) -> tuple[list[Path], frozenset[Path]]:
-    """Return the runs and saved files that these paths and names select, and the subset that was found inside folders.
+    """Return the runs and saved files selected, and the subset found inside folders.
 
     Raises:
         RequestError: no run or file is found, or a path cannot be read.
@@ -117,10 +117,9 @@ def _found(paths: Sequence[Path], on_skip: Callable[[Path, str], None]) -> tuple
 
 
 def _runs_in(path: Path) -> tuple[list[Path], dict[Path, str]]:
-    """Return the runs or saved files at a path or name, and the reason for each folder in it that has no run.
+    """Return the runs or saved files at a path, and why other folders in it have none (empty if unknown).
 
-    A submission's directory selects a single run, as in every command, because the runs of its jobs have the same
-    launches. A reason is empty if unknown.
+    A submission's directory is a single run, because the runs of its jobs have the same launches.
 
     Raises:
         RequestError: the path selects no run, or cannot be read.
@@ -143,10 +142,7 @@ def _runs_in(path: Path) -> tuple[list[Path], dict[Path, str]]:
 
 
 def _run_directories(folders: Sequence[Path]) -> tuple[list[Path], dict[Path, str]]:
-    """Return the runs in these folders, and the reason for each folder that has no run.
-
-    Hidden folders are left out. A reason is empty if unknown.
-    """
+    """Return the runs in folders that are not hidden, and why others are none (empty if unknown)."""
     runs: list[Path] = []
     others: dict[Path, str] = {}
     for folder in folders:
@@ -165,7 +161,7 @@ def _run_directories(folders: Sequence[Path]) -> tuple[list[Path], dict[Path, st
 
 
 def _check_once(paths: Sequence[Path]) -> None:
-    """Refuse a run that is given twice.
+    """Check that no run is given twice.
 
     Raises:
         RequestError: a run is given twice.

@@ -181,10 +181,7 @@ def history_of(sides: Sequence[Side], *, only: str = "", alpha: float = ALPHA) -
 
 
 def _over_runs(sides: Sequence[Side]) -> list[tuple[CaseRun, list[CaseRun | None]]]:
-    """Return each case's result in the first run that has it, and its results in all runs (None in runs without it).
-
-    Cases are matched as in a comparison of two runs.
-    """
+    """Return each case's result in its first run and in all runs (None where missing), matched as `compare` does."""
     found: list[tuple[CaseRun, list[CaseRun | None]]] = []
     for number, side in enumerate(sides):
         pairs = matched([first for first, _ in found], side.cases)
@@ -197,7 +194,7 @@ def _over_runs(sides: Sequence[Side]) -> list[tuple[CaseRun, list[CaseRun | None
 
 
 def _points(runs: Sequence[CaseRun | None], sides: Sequence[Side]) -> tuple[SeriesPoint, ...]:
-    """Return a case's points, from the first to the last run whose plan has the case."""
+    """Return the points from the first to the last run that planned the case."""
     planned = [number for number, run in enumerate(runs) if run is not None]
     return tuple(
         _point(number, runs[number], sides[number].name) for number in range(planned[0], planned[-1] + 1)

@@ -63,7 +63,6 @@ def since_words(history: History, change: ChangePoint) -> str:
 
 
 def _dated(side: Side) -> str:
-    """Return a run's name with the day it started, unless the name contains the day."""
     day = day_of(side)
     has_day = any(
         one in side.name for one in (day, day.replace("-", ""))
@@ -142,7 +141,6 @@ def headline(history: History) -> str:
 
 
 def _days(history: History) -> str:
-    """Return a phrase that gives the days on which the first and the last run started; empty if either is unknown."""
     first, last = day_of(history.sides[0]), day_of(history.sides[-1])
     if not first or not last:
         return ""
@@ -167,7 +165,6 @@ def places(history: History) -> list[ChangePlace]:
 
 
 def _differing(before: Side, after: Side) -> Iterator[str]:
-    """Yield a text for each difference between two runs other than their time of measurement."""
     versions = [side.machine.get("context", {}).get("ddpbench_version") for side in (before, after)]
     for name, (old, new) in (("commit", (before.commit, after.commit)), ("ddpbench", versions)):
         if old != new and old and new:
@@ -186,7 +183,6 @@ def _differing(before: Side, after: Side) -> Iterator[str]:
 
 
 def _experiment(side: Side) -> str:
-    """Return the text of a run's experiment; empty if only numbers were saved, or the experiment cannot be read."""
     return (RunDir(side.path).experiment_text() if side.path.is_dir() else None) or ""
 
 
@@ -249,7 +245,6 @@ def gap_words(history: History, case: CaseHistory) -> str:
 
 
 def _named(history: History, points: Sequence[SeriesPoint]) -> str:
-    """Return the names of these points' runs; if there are many, the first few names and the number of the others."""
     more = len(points) - _MOST_GAPS
     names = [history.sides[point.run].name for point in points[:_MOST_GAPS]]
     return series_of([*names, *([f"{more} more"] if more > 0 else [])])

@@ -96,7 +96,6 @@ def _not_drawn(cases: Sequence[CaseHistory]) -> str:
 
 
 def _cases_table(history: History, figures: Mapping[int, int]) -> Table:
-    """Return a table with a row for each case, linked to its figure. `figures` has the figure numbers by `id(case)`."""
     return Table(
         caption="Cases over the runs; step times of the latest run, with 95 % intervals over that run's launches.",
         columns=(

@@ -119,7 +119,7 @@ def _paint(sheet: Sheet, *, history: History, case: CaseHistory, ticks: int) -> 
 
 
 def _limits(case: CaseHistory) -> tuple[float, float]:
-    """Return the ends of the step-time axis (s). It spans all intervals, and at least the fraction `_LEAST_SPAN`."""
+    """Return the ends of the step-time axis (s): all intervals, but at least `_LEAST_SPAN`."""
     steps = [point.step for point in case.measured if point.step is not None]
     low = min(step.value if step.low is None else step.low for step in steps)
     high = max(step.value if step.high is None else step.high for step in steps)
@@ -128,7 +128,6 @@ def _limits(case: CaseHistory) -> tuple[float, float]:
 
 
 def _paint_runs(axes: Axes, case: CaseHistory, scale: float, names: Sequence[str]) -> None:
-    """Draw the case's step time in each run; `names` has the names of all runs."""
     for point in case.points:
         step = point.step
         if step is None:
@@ -157,7 +156,7 @@ def _paint_runs(axes: Axes, case: CaseHistory, scale: float, names: Sequence[str
 
 
 def _label_changes(sheet: Sheet, changes: Sequence[ChangePoint], wanted_in: Sequence[float]) -> None:
-    """Write each change's ratio above its line, with the interval if there is room for the intervals of all changes."""
+    """Write each change's ratio above its line, with intervals if there is room for all."""
     if not changes:
         return
     long = [change_words(change, joint="\n") for change in changes]
@@ -174,10 +173,7 @@ def _label_changes(sheet: Sheet, changes: Sequence[ChangePoint], wanted_in: Sequ
 
 
 def _set_ticks(axes: Axes, history: History, first: int, last: int, most: int) -> None:
-    """Label a few runs with their day, or with their time of day (UTC) if all were measured on the same day.
-
-    A run whose time is unknown is labelled with its number.
-    """
+    """Label a few runs by day, by time (UTC) within one day, or by number if unknown."""
     places = range(first, last + 1, max(1, math.ceil((last - first) / (most - 1))))
     days = [day_of(history.sides[place]) for place in places]
     if len(set(days)) == 1 and days[0]:

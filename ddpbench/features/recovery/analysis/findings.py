@@ -21,7 +21,6 @@ DAY_S = 86_400.0
 
 
 def _costs(cases: Sequence[CaseRun]) -> list[tuple[CaseRun, RecoveryCost]]:
-    """Return each case in which a failure happened, with its costs."""
     costs: list[tuple[CaseRun, RecoveryCost]] = []
     for run in cases:
         cost = run.recovery

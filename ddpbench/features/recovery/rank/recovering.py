@@ -165,7 +165,7 @@ def train(
 
 
 def _plan_the_failure(training: Training, control: Control, marks: Marks, plan: FailurePlan) -> None:
-    """Make rank 0 write the plan of the failure.
+    """Let rank 0 write the plan of the failure.
 
     Raises:
         CheckpointError: the plan cannot be written. Raised on all ranks.
@@ -256,10 +256,9 @@ class Recovering:
         return _same_on_all_ranks(loop, self._control, self._place.processes)
 
     def _goes_on(self, plan: FailurePlan, first: int) -> Callable[[int], bool]:
-        """Return a function that says whether a gang whose first step is `first` makes the next step.
+        """Return a function that says whether a gang makes its next step.
 
-        While a node is away, training continues until the node returns and torchrun stops the ranks. The next gang then
-        trains for some more steps.
+        While a node is away, training continues until torchrun stops the ranks; the next gang trains some more steps.
         """
         away = self._place.processes < self._ranks
         ends = max(plan.ends, first + plan.ends - (plan.joins or plan.ends))
@@ -272,7 +271,7 @@ class Recovering:
         return goes_on
 
     def _resumed(self) -> tuple[StepLoop, int]:
-        """Return the step loop, resumed from the newest snapshot if any, and the number of steps made before."""
+        """Return the step loop, resumed from the newest snapshot if any, and the steps made before."""
         training, case, place = self._training, self._case, self._place
         found, unreadable = self._snapshots.newest() if place.rank == 0 else (None, ())
         found = self._control.agree(-1 if found is None else found)
@@ -320,10 +319,6 @@ class Recovering:
         return loop, step
 
     def _batches(self, first: int) -> Iterator[tuple[Any, Any]]:
-        """Yield the rank's batches from position `first` in the order of samples.
-
-        Record which samples each batch contains.
-        """
         training, case = self._training, self._case
         dataset: Any = getattr(training.loader, "dataset")  # noqa: B009 - `check` has made sure of it
         batches = batches_from(
@@ -345,7 +340,6 @@ class Recovering:
             yield (batch, None) if training.workload.whole_batches else batch
 
     def _note(self, made: int) -> None:
-        """Write a record of the steps made since the last such record."""
         if not self._ends_ns:
             return
         count = len(self._ends_ns)
@@ -366,7 +360,7 @@ class Recovering:
         self._losses.clear()
 
     def _save(self, made: int, loop: StepLoop, plan: FailurePlan) -> None:
-        """Save one snapshot: rank 0 writes it, and the others wait.
+        """Save a snapshot: rank 0 writes it, and the others wait.
 
         Raises:
             CheckpointError: the snapshot cannot be written. Raised on all ranks.
@@ -400,14 +394,10 @@ class Recovering:
         self._heartbeat.beat()
 
     def _samples(self, made: int) -> int:
-        """Return the number of samples on which all ranks together have trained after `made` steps."""
         return self._samples_before + (made - self._first) * self._place.processes * self._case.local_batch
 
     def _is_victim(self) -> bool:
-        """Return whether this rank fails or makes its agent fail.
-
-        It is the last rank or, if an agent is to fail, the first rank of the last agent.
-        """
+        """Return whether this rank fails: the last one, or the first rank of the last agent."""
         kind = self._case.recovery
         if kind in ("agent", "leave"):
             return os.environ.get(NODE) == str(self._case.agents - 1) and self._place.local_rank == 0
@@ -417,7 +407,7 @@ class Recovering:
         return Failure(gang=self._gang, what=self._case.recovery, step=made, at_ns=self._clock.now())
 
     def _fail(self, made: int) -> None:
-        """Fail in the way that the case plans.
+        """Fail as planned.
 
         Raises:
             PlannedError: the planned failure is an exception.
@@ -438,7 +428,6 @@ class Recovering:
 
 
 def _generators(control: Control, processes: int) -> list[torch.Tensor]:
-    """Return the states of the random number generators of all ranks."""
     own = random_bytes()
     if processes == 1:
         return [own]
@@ -448,7 +437,7 @@ def _generators(control: Control, processes: int) -> list[torch.Tensor]:
 
 
 def _same_on_all_ranks(loop: StepLoop, control: Control, processes: int) -> str:
-    """Return the checksum of all parameters, which must be equal on all ranks.
+    """Return the checksum of all parameters.
 
     Raises:
         DivergedError: ranks have different checksums.
@@ -489,5 +478,5 @@ def _variable_ns(env: Mapping[str, str], name: str) -> int | None:
 
 
 def _moment(name: str) -> int | None:
-    """Return when this rank's agent recorded the event `name` (ns, the host's clock); None if unknown."""
+    """Return when the agent recorded the event (ns, the host's clock); None if unknown."""
     return _variable_ns(os.environ, f"DDPBENCH_AGENT_{name}_NS")

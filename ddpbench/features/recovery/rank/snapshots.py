@@ -22,8 +22,6 @@ from ddpbench.spec.recoveries import KEPT_SNAPSHOTS
 
 
 class _Summing:
-    """Wraps a file that is written from start to end, and computes its length and checksum meanwhile."""
-
     def __init__(self, file: BinaryIO, on_bytes: Callable[[int], None]) -> None:
         self._file, self._on_bytes = file, on_bytes
         self.length = self.checksum = 0
@@ -78,7 +76,6 @@ class Snapshots:
         return summing.length
 
     def _steps(self) -> list[int]:
-        """Return the steps that have a snapshot, complete or not, oldest first."""
         return sorted(int(path.stem.partition("-")[2]) for path in self.folder.glob("snapshot-*.pt"))
 
     def newest(self) -> tuple[int | None, tuple[str, ...]]:
@@ -92,7 +89,6 @@ class Snapshots:
         return None, tuple(unreadable)
 
     def _problem(self, step: int) -> str:
-        """Return a phrase that says what is wrong with a snapshot; empty if its length and checksum are right."""
         try:
             checksums = json.loads(self._checksum_file(step).read_bytes())
         except FileNotFoundError:

@@ -58,7 +58,6 @@ def costs_of(launches: Sequence[LaunchResult], rows: Sequence[Row]) -> list[Fail
 
 
 def _names(rows: Sequence[Row]) -> dict[str, str]:
-    """Return a text for each case that names its failure and the other settings that distinguish it."""
     names = Namer(row.case for row in rows)
     return {
         row.case_id: ", ".join(dict.fromkeys([RECOVERIES[row.case.recovery], *names.apart(row.case)]))
@@ -104,10 +103,7 @@ def failures_table(costs: Sequence[FailureCosts]) -> Table:
 
 
 def _at_pace(cost: FailureCosts) -> Cell:
-    """Return a cell with the time until steps were as fast again as before the failure.
-
-    If some launches never became as fast again, the cell says in how many launches this happened.
-    """
+    """Return the time until steps are as fast as before, and how many launches never were."""
     if cost.found.regained_launches == cost.found.recoveries:
         return Cell.estimate(cost.found.regained)
     return Cell(

@@ -36,10 +36,7 @@ _PITCH_IN, _NARROW_PITCH_IN, _AXIS_IN, _LEGEND_IN = 0.42, 0.52, 0.62, 0.55
 
 
 def _groups(costs: Sequence[FailureCosts]) -> list[list[FailureCosts]]:
-    """Return the costs in groups, lowest first.
-
-    Each group is drawn at one scale; a much higher cost starts a new group.
-    """
+    """Group the costs to be drawn at one scale, lowest first; a much higher cost starts a group."""
     groups = [[costs[0]]]
     for before, cost in itertools.pairwise(costs):
         if sum(cost.parts) > _MUCH_LONGER * sum(before.parts):

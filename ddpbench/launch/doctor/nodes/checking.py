@@ -92,7 +92,7 @@ def _addresses_of(name: str) -> list[str]:
 
 
 def _slurm_addresses(env: Mapping[str, str]) -> list[str]:
-    """Return the addresses that Slurm has for a job's nodes, because the nodes' names may not resolve.
+    """Return Slurm's addresses for the nodes, whose names may not resolve.
 
     Raises:
         LaunchError: Slurm does not report the nodes.
@@ -156,11 +156,7 @@ def own_node(seat: NodeSeat, host: Host) -> Node:
 
 
 def _address(interface: Interface, why: str) -> str:
-    """Return the address at which gloo would listen.
-
-    `why` is gloo's reason for choosing the interface. If `why` ends with an address of the interface, this address is
-    returned, otherwise the interface's first address.
-    """
+    """Return gloo's address: the one that ends `why`, gloo's reason, or else the interface's first."""
     return next((one for one in interface.addresses if why.endswith(f" {one}")), interface.addresses[0])
 
 

@@ -90,7 +90,7 @@ class _Line:
         return line + b"\n"
 
     def next_message(self, kind: TypeAdapter[_Read], deadline: float) -> _Read:
-        """Return the next line, parsed and validated as `kind`.
+        """Return the next line, validated as `kind`.
 
         Raises:
             OSError: see `read`.
@@ -198,7 +198,7 @@ def _joined(
     *,
     waiting: Callable[[str], None],
 ) -> tuple[dict[int, Node], dict[int, _Line]]:
-    """Wait until all other nodes have connected. Return all nodes and the other nodes' connections, by node number.
+    """Wait for all other nodes; return all nodes, and the connections by node number.
 
     Raises:
         LaunchError: a node did not connect in time.
@@ -243,7 +243,6 @@ def _introduced(line: _Line, deadline: float) -> Node | None:
 
 
 def _hung_up(connection: socket.socket) -> bool:
-    """Return whether the peer of an idle connection has closed it."""
     if not select.select([connection], [], [], 0)[0]:
         return False
     try:
@@ -289,10 +288,9 @@ def _answer_s(count: int) -> float:
 
 
 def _try_all(me: Node, nodes: Sequence[Node], listener: socket.socket) -> list[NodePair]:
-    """Measure the pairs that include this node, round by round. In each pair, the node with the lower number connects.
+    """Measure this node's pairs, round by round; in each pair, the node with the lower number connects.
 
-    Returns the pairs for which this node connected. They are followed by pairs with a problem: the other node should
-    have connected, but did not.
+    Return the pairs that this node connected, then those whose other node should have connected but did not.
     """
     found: list[NodePair] = []
     with ExitStack() as stack:
@@ -314,7 +312,6 @@ class _Early:
         self._came: dict[int, socket.socket] = {}
 
     def of(self, number: int) -> socket.socket | None:
-        """Return a node's connection, after waiting for it if necessary; None if the node does not connect in time."""
         deadline = time.monotonic() + _TURNS * PATIENCE_S
         while number not in self._came:
             self._listener.settimeout(max(0.01, deadline - time.monotonic()))
@@ -340,7 +337,6 @@ class _Early:
 
 
 def _connect(me: Node, other: Node) -> NodePair:
-    """Connect to the other node, measure, and return the pair with the measurements or with the problem."""
     source = None if me.address.startswith("127.") != other.address.startswith("127.") else (me.address, 0)
     deadline = time.monotonic() + PATIENCE_S
     while True:
@@ -364,10 +360,7 @@ def _connect(me: Node, other: Node) -> NodePair:
 
 
 def _await(other: Node, me: Node, early: _Early) -> list[NodePair]:
-    """Wait for the other node to connect, and answer while it measures. The other node reports the measurements.
-
-    Returns an empty list, or a pair with the problem if the other node does not connect.
-    """
+    """Answer while the other node measures. Return a pair only if that node does not connect."""
     connection = early.of(other.number)
     if connection is None:
         return [
@@ -380,7 +373,6 @@ def _await(other: Node, me: Node, early: _Early) -> list[NodePair]:
 
 
 def _once(pairs: Sequence[NodePair]) -> list[NodePair]:
-    """Return each pair once: with measurements if a node reported them, else with the connecting node's problem."""
     found: dict[tuple[int, int], NodePair] = {}
     for pair in pairs:
         known = found.get((pair.a, pair.b))

@@ -89,10 +89,7 @@ def _links(nodes: Sequence[Node], pairs: Sequence[NodePair]) -> Iterator[CheckRe
 
 
 def _slow(nodes: Sequence[Node], pairs: Sequence[NodePair]) -> Iterator[CheckResult]:
-    """Report each node whose links are all slow compared with links between other nodes.
-
-    Then report slow links between the remaining nodes.
-    """
+    """Report nodes whose links are all slow, then slow links between the remaining nodes."""
     if len(pairs) < 3:
         return  # the one link of two nodes has nothing to compare with
     named: set[int] = set()

@@ -127,7 +127,6 @@ def checkpoint_picture(costs: Sequence[CheckpointCosts]) -> Picture:
 
 
 def _title(costs: Sequence[CheckpointCosts]) -> str:
-    """Return the finding: how long a checkpoint takes, and the interval in steps at which this is 1 % of the time."""
     first = costs[0]
     same_case = [cost for cost in costs if cost.row.case_id == first.row.case_id]
     times = series_of([cost.cost_s.scaled(1e3).number for cost in same_case], "or")
@@ -142,7 +141,6 @@ def _title(costs: Sequence[CheckpointCosts]) -> str:
 
 
 def _details(costs: Sequence[CheckpointCosts]) -> str:
-    """Return a sentence with the times that the title states, each with its method and its interval."""
     same_case = [cost for cost in costs if cost.row.case_id == costs[0].row.case_id]
     return f"{series_of([f'{_ms(cost.cost_s)} ({_METHODS[cost.method]})' for cost in same_case], 'or')}."
 
@@ -188,7 +186,6 @@ def _share(fraction: float) -> str:
 
 
 def _names(costs: Sequence[CheckpointCosts], room_in: float, points: float) -> list[str]:
-    """Return each bar's case and method, in lines that fit into `room_in` inches."""
     return [f"{in_lines(cost.row.name, room_in, points)}\n{_METHODS[cost.method]}" for cost in costs]
 
 
@@ -202,7 +199,6 @@ def _narrow_pitch_in(costs: Sequence[CheckpointCosts]) -> float:
 
 
 def _paint(sheet: Sheet, *, costs: Sequence[CheckpointCosts]) -> None:
-    """Paint the times of checkpoints as bars on the left, and their fractions of all time as lines on the right."""
     names = _names(costs, NAMES_IN, style.TICK_PT)
     left = 0.3 + max(text_width_in(name, style.TICK_PT) for name in names)
     height = sheet.height_in - 0.8
@@ -216,7 +212,6 @@ def _paint(sheet: Sheet, *, costs: Sequence[CheckpointCosts]) -> None:
 
 
 def _paint_narrow(sheet: Sheet, *, costs: Sequence[CheckpointCosts]) -> None:
-    """Paint the layout for a phone, with each bar's words above it, and the fractions of time beneath the bars."""
     bars = sheet.axes(0.12, _SHARES_IN + 0.5, _PHONE_IN, sheet.height_in - _SHARES_IN - 0.8)
     scale = _NARROW_PITCH_IN / _narrow_pitch_in(costs)
     for place, (cost, name) in enumerate(zip(costs, _names(costs, _PHONE_IN, style.NOTE_PT), strict=True)):

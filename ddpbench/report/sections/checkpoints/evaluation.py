@@ -97,7 +97,6 @@ def _times(row: Row) -> str:
 
 
 def _told(rows: Sequence[Row]) -> Row:
-    """Return the case that the title is about: the case with the most ranks, preferably on separate cores."""
     fair = [row for row in rows if not row.oversubscribed]
     return max(fair or rows, key=lambda row: (row.case.world_size, traits_of(row.case).role == "reference"))
 
@@ -118,7 +117,6 @@ def _heading(rows: Sequence[Row]) -> str:
 
 
 def _names(rows: Sequence[Row], room_in: float, points: float) -> list[str]:
-    """Return the cases' names, in lines that fit into `room_in` inches."""
     return [in_lines(row.name, room_in, points) for row in rows]
 
 
@@ -141,7 +139,6 @@ def _paint(sheet: Sheet, *, rows: Sequence[Row]) -> None:
 
 
 def _paint_narrow(sheet: Sheet, *, rows: Sequence[Row]) -> None:
-    """Paint the layout for a phone, with a case's name above its two bars."""
     axes = sheet.axes(0.12, 0.5, sheet.width_in - 1.75, sheet.height_in - 0.8)
     scale = _NARROW_PITCH_IN / _narrow_pitch_in(rows)
     _bars(axes, rows, aside=0.14 * scale, height=0.25 * scale, lower=0.425 - 0.265 * scale)
@@ -155,10 +152,7 @@ def _paint_narrow(sheet: Sheet, *, rows: Sequence[Row]) -> None:
 
 
 def _bars(axes: Axes, rows: Sequence[Row], *, aside: float, height: float, lower: float = 0.0) -> None:
-    """Draw two bars for each case. Their centres are `aside` above and below a y position.
-
-    This position is `lower` beneath the middle of the case's row.
-    """
+    """Draw two bars per case, centred `aside` above and below a y position `lower` beneath the row's middle."""
     for place, row in enumerate(rows):
         if row.oversubscribed:
             axes.axhspan(place - 0.5, place + 0.5, color=style.OVERSUBSCRIBED_GROUND, linewidth=0, zorder=0)

@@ -59,10 +59,7 @@ _Drawable = tuple[Row, list[TransferResult]]
 
 
 def _ends_first(groups: Sequence[_Drawable]) -> list[_Drawable]:
-    """Sort the groups so that each strategy's layouts on the fewest and on the most nodes come first.
-
-    A group is a case with its transfers. Layouts between the fewest and the most nodes follow at the end.
-    """
+    """Put each strategy's layouts on the fewest and on the most nodes first."""
     layouts: dict[GroupKey, list[int]] = {}
     for row, _ in groups:
         layouts.setdefault(_but_layout(row), []).append(row.case.nodes)

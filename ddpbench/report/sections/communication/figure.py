@@ -74,7 +74,6 @@ def names_of(row: Row, panels: Mapping[str, Panel], words: Mapping[str, str]) ->
 
 
 def _caps_run(row: Row, rows: Sequence[Row]) -> list[BucketCap]:
-    """Return the bucket caps with which the strategy and variant of the row were measured, ascending."""
     same = [one for one in rows if one.case.strategy == row.case.strategy]
     return sorted(
         {one.case.bucket_cap_mb for one in same if one.variant == row.variant and one.ok}, key=cap_order
@@ -87,7 +86,6 @@ def _marks(
     caps: Sequence[BucketCap],
     lines: Mapping[BucketCap, float],
 ) -> list[str]:
-    """Return sentences on the figure's lines, and on curves and caps that are missing from the figure."""
     marks = []
     outside = [cap_words(cap) for cap in caps if cap is not None and cap not in lines]
     if lines:
@@ -115,7 +113,6 @@ def _marks(
 
 
 def _caption(name: str, row: Row, curves: Sequence[TransferCurve], marks: Sequence[str]) -> str:
-    """Return a caption that defines the time and busbw of a transfer, and states the number of rounds."""
     factors = [f"{op}: {FACTORS[op][0]}" for op in dict.fromkeys(c.op for c in curves) if op in FACTORS]
     rounds = sorted({point.rounds for curve in curves for point in curve.points})
     return captioned(
@@ -146,16 +143,11 @@ def _rounds_words(rounds: Sequence[int]) -> str:
 
 
 def _told(curves: Sequence[TransferCurve]) -> TransferCurve:
-    """Return the curve that the title is about, the one with the most ranks."""
     return max(curves, key=lambda one: (one.world_size, len(one.points)))
 
 
 def _title(curves: Sequence[TransferCurve], limit: float | None) -> str:
-    """Return the finding: what bounds transfers, and the times and busbw of the smallest and the largest transfers.
-
-    `limit` is the links' rate, GB/s. A busbw above `limit` is left out, because a link can exceed its rate only for a
-    short time after a pause.
-    """
+    """Return the finding, without busbw above `limit` (GB/s): links exceed their rate only shortly after a pause."""
     curve = _told(curves)
     answer = answer_of(curve)
     ends = list(dict.fromkeys((curve.points[0], curve.points[-1])))
@@ -168,7 +160,6 @@ def _title(curves: Sequence[TransferCurve], limit: float | None) -> str:
 
 
 def _details(curves: Sequence[TransferCurve], limit: float | None) -> str:
-    """Return a sentence with the times of the smallest and the largest transfers, and their intervals."""
     curve = _told(curves)
     first, last = curve.points[0], curve.points[-1]
     times = [f"{format_bytes(one.bytes)} take {one.time_ms} ms{_rate(one, limit)}" for one in (first, last)]
@@ -176,7 +167,7 @@ def _details(curves: Sequence[TransferCurve], limit: float | None) -> str:
 
 
 def _rate(point: TransferPoint, limit: float | None) -> str:
-    """Return the busbw in brackets; empty if it is not known, or above the links' rate."""
+    """Return the busbw in brackets; empty if unknown or above the links' rate."""
     return "" if point.busbw is None or _above(point, limit) else f" ({point.busbw.number} GB/s)"
 
 
@@ -185,7 +176,7 @@ def _above(point: TransferPoint, limit: float | None) -> bool:
 
 
 def _cap_lines(caps: Sequence[BucketCap], curves: Sequence[TransferCurve]) -> dict[BucketCap, float]:
-    """Return the bucket caps near the drawn sizes, with each cap in bytes. The default cap counts as 25 MiB."""
+    """Return the bucket caps near the drawn sizes, in bytes; the default cap counts as 25 MiB."""
     sizes = [point.bytes for curve in curves for point in curve.points]
     low, high = min(sizes) / 2, max(sizes) * 2
     cap_bytes = {cap: MIB * (25.0 if isinstance(cap, str) else cap) for cap in caps if cap is not None}
@@ -193,7 +184,7 @@ def _cap_lines(caps: Sequence[BucketCap], curves: Sequence[TransferCurve]) -> di
 
 
 def _looks_alike(point: TransferPoint, curve: TransferCurve) -> bool:
-    """Return whether the point's size, after rounding, looks the same as the size of another point on the curve."""
+    """Return whether rounding makes the point's size look the same as another's on the curve."""
     return sum(format_bytes(one.bytes) == format_bytes(point.bytes) for one in curve.points) > 1
 
 

@@ -83,7 +83,6 @@ def paint(
 
 
 def _name_caps(axes: Axes, caps: Mapping[BucketCap, float], middle: float) -> None:
-    """Write the caps' names next to their lines, on the side nearer to the middle of the plot."""
     at_size: dict[float, list[str]] = {}
     for cap, size in caps.items():
         at_size.setdefault(size, []).append(cap_words(cap))
@@ -129,7 +128,6 @@ def _ends(estimate: Interval) -> list[float]:
 
 
 def _size_axis(axes: Axes, low: float, high: float) -> None:
-    """Set ticks of the size axis at powers of two, in KiB and MiB, as many as fit."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     exponents = list(range(math.ceil(math.log2(low)), math.floor(math.log2(high)) + 1))
@@ -165,7 +163,6 @@ def _curve(
 
 
 def _legend(sheet: Sheet, row: Row, curves: Sequence[TransferCurve]) -> None:
-    """Draw a legend with the curves' names along the sheet's upper edge."""
     from matplotlib.lines import Line2D
 
     looks = [(curve, style.look(row.case, curve.variant)) for curve in curves]
@@ -186,7 +183,6 @@ def _legend(sheet: Sheet, row: Row, curves: Sequence[TransferCurve]) -> None:
 
 
 def _label(axes: Axes, row: Row, curves: Sequence[TransferCurve]) -> None:
-    """Write each curve's name in the right margin, at the height of the curve's last point."""
     from ddpbench.report.draw.canvas import spread
 
     top = axes.get_ylim()[1]

@@ -114,7 +114,6 @@ def picture(
 
 
 def _title(lines: Sequence[TrainedCase]) -> str:
-    """Return the finding: the shortest time to the target of cases that exchange gradients, and of single devices."""
     target = lines[0].target
     reached = _fair(lines)
     others = [line for line in reached if traits_of(line.row.case).exchanges]
@@ -135,7 +134,6 @@ def _title(lines: Sequence[TrainedCase]) -> str:
 
 
 def _times(lines: Sequence[TrainedCase]) -> str:
-    """Return a sentence with the times to the target and their intervals; empty if no case reached it."""
     reached = sorted(_fair(lines), key=_seconds)
     words = [f"{line.drawn_name} {line.time_s} s" for line in reached[:3]]
     return f"To the target: {series_of(words)}." if words else ""

@@ -110,11 +110,7 @@ def _line(
 
 
 def _names(rows: Sequence[Row]) -> dict[str, tuple[str, str]]:
-    """Return, by case id, the `words` and `scaling` with which each TrainedCase is made.
-
-    The words state the strategy, ranks and samples per step, and other settings that differ, such as links. The scaling
-    is empty unless several cases have the same words.
-    """
+    """Return each case's `words` and `scaling`, which is empty unless several cases have the same words."""
     namer = rows[0].names.of(row.case for row in rows)
     settings = [name for name in EVERY if name not in ("local_batch", "global_batch", "scaling")]
     names = {

@@ -97,7 +97,7 @@ def paint(sheet: Sheet, *, lines: Sequence[TrainedCase], stacked: bool = False) 
 
 
 def _looks(lines: Sequence[TrainedCase]) -> list[tuple[style.Look, Any]]:
-    """Return each line's look and its dashes. Lines of the same colour differ in marker and dashes."""
+    """Return each line's look and dashes; lines of one colour differ in marker and dashes."""
     seen: dict[str, int] = {}
     looks = []
     for line in lines:
@@ -114,7 +114,6 @@ def _exact(value: float | None) -> Interval | None:
 
 
 def _range(lines: Sequence[TrainedCase]) -> float:
-    """Return the difference between the highest and the lowest of the drawn losses and the target."""
     losses = [lines[0].target, *(point[3] for line in lines for point in line.points)]
     return max(losses) - min(losses)
 
@@ -127,7 +126,6 @@ def _reach(
     place: float,
     shown: tuple[str, str],
 ) -> None:
-    """Mark the time at which a case reached the target. `shown` has the series' name and the words for the mark."""
     if at is None:
         return
     whiskers = None

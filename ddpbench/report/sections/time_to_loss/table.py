@@ -63,7 +63,6 @@ def _mean_cell(value: float | None) -> Cell:
 
 
 def _notes(line: TrainedCase) -> str:
-    """Say whether a case was oversubscribed and, if a launch missed the target, which lowest loss the case reached."""
     words = ["oversubscribed"] if line.row.oversubscribed else []
     if line.time_s is None:
         steps = counted(line.steps_trained, "step")

@@ -35,10 +35,9 @@ class AccelerateReplica(DdpInsideReplica):
         self.watch(self._prepared, rebuilds=options.static_graph or not options.find_unused_parameters)
 
     def _make_accelerator(self, options: OverDdpOptions) -> Any:
-        """Return a new Accelerator that uses the existing process group.
+        """Return an Accelerator on the existing process group.
 
-        It reads its rank from environment variables, as `accelerate launch` sets them. Its state is global to the
-        process and is reset, because an earlier Accelerator may have had a different precision.
+        Its state is global to the process and is reset, because an earlier one may have had another precision.
         """
         job = self.job
         accelerate, state = imported("accelerate", "accelerate"), imported("accelerate", "accelerate.state")
@@ -77,10 +76,7 @@ class AccelerateReplica(DdpInsideReplica):
             return sum(losses, self._last(last)) / self._parts
 
     def _last(self, part: Any) -> torch.Tensor:
-        """Run the forward and backward pass of a batch's last part, and return the part's loss.
-
-        This backward pass aggregates the gradients.
-        """
+        """Return the loss of a batch's last part, whose backward aggregates the gradients."""
         loss = self._loss(*part)
         self.backward(partial(self._accelerator.backward, loss))
         return loss.detach()

@@ -129,7 +129,6 @@ class DeepSpeedReplica(Replica):
 
 
 def _initialized(job: Job, optimizer: torch.optim.Optimizer, settings: dict[str, Any]) -> Any:
-    """Return a new DeepSpeed engine around a job's model. It prints nothing and compiles nothing."""
     os.environ["DS_ACCELERATOR"] = (
         job.device.type
     )  # otherwise DeepSpeed looks for a device, and prints a message

@@ -71,7 +71,7 @@ def scheduler_of(optimizer: torch.optim.Optimizer) -> Any:
 
 
 class _ClosedError(Exception):
-    """Raised to leave the Trainer's loop when the replica is closed and no batch follows."""
+    """Leaves the Trainer's loop when the replica is closed and no batch follows."""
 
 
 class HfTrainerReplica(DdpInsideReplica):
@@ -151,7 +151,6 @@ class HfTrainerReplica(DdpInsideReplica):
             self._trainer.train()
 
     def _batches(self) -> Iterator[Any]:
-        """Yield the parts of each batch that `gradients_of` gets."""
         for batch in self._loop.batches():
             parts = self._options.accumulate
             for inputs, targets in chunk(batch, parts) if parts > 1 else [batch]:
@@ -159,7 +158,6 @@ class HfTrainerReplica(DdpInsideReplica):
         raise _ClosedError  # otherwise the Trainer would iterate again, up to `STEPS`
 
     def _watch(self) -> None:
-        """Find the DDP module that the Trainer has made, and record its backward."""
         job, accelerator = self.job, self._trainer.accelerator
         self.watch(self._trainer.model_wrapped, rebuilds=not self._options.find_unused_parameters)
         backward = accelerator.backward
@@ -174,13 +172,12 @@ class HfTrainerReplica(DdpInsideReplica):
         accelerator.backward = watched
 
     def _mean_loss(self) -> torch.Tensor:
-        """Return the mean of the losses of the batch's parts, and forget them."""
         losses, self._losses = self._losses, []
         return losses[0] if len(losses) == 1 else sum(losses[1:], losses[0]) / len(losses)
 
 
 def _forget(model: torch.nn.Module) -> None:
-    """Remove Accelerate's traces from the model and this process, so that the model can be prepared again."""
+    """Remove Accelerate's traces, so that the model can be prepared again."""
     from accelerate.state import AcceleratorState, GradientState
 
     if "_original_forward" in model.__dict__:  # accelerate had wrapped it in autocast

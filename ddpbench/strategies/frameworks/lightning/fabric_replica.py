@@ -52,7 +52,6 @@ class FabricReplica(DdpInsideReplica):
         return sum((part.detach() for part in losses), mean) if before else mean
 
     def _loss(self, inputs: Any, targets: Any) -> torch.Tensor:
-        """Return the loss of a part of the batch, divided by the number of parts."""
         with self.job.recorder.span("forward"):
             loss = self.job.loss(self._prepared(inputs), targets)
             return loss / self._parts if self._parts > 1 else loss

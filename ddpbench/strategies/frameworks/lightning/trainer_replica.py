@@ -118,7 +118,7 @@ class TrainerReplica(DdpInsideReplica):
         self.job.recorder.add_span("optimizer", self._updating, self.job.recorder.mark())
 
     def _note_forward(self) -> None:
-        """Record DDP's forward as a span. The span includes `training_step` and everything that DDP sends before it."""
+        """Record DDP's forward as a span, with `training_step` and all that DDP sends before it."""
         (ddp,) = self.reducers.ddps
         recorder = self.job.recorder
         start: Mark = None
@@ -153,11 +153,7 @@ class TrainerReplica(DdpInsideReplica):
 
 
 class _Batches:
-    """ddpbench's batches in the form of a DataLoader for the Trainer.
-
-    It has a length. Without a length, the Trainer would fetch each batch one step ahead, to know which batch is the
-    last.
-    """
+    """ddpbench's batches as a DataLoader. Without a length, the Trainer would fetch one batch ahead."""
 
     def __init__(self, loop: Inverted, parts: int) -> None:
         self._loop, self._parts = loop, parts
@@ -174,7 +170,6 @@ class _Batches:
 
 
 def _module_of(lightning: Any, replica: TrainerReplica) -> Any:
-    """Return a LightningModule that trains a replica's model."""
     loss_of, recorder = replica.job.loss, replica.job.recorder
 
     class Module(lightning.LightningModule):  # type: ignore[misc]

@@ -70,7 +70,7 @@ def multi_worker(rank: int, ranks: int, *, threads: int, implementation: str, by
 
 
 def _once(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-    """Return the process's TensorFlow strategy, which the first call makes with `make`.
+    """Return the process's TensorFlow strategy, which the first call makes.
 
     Raises:
         RuntimeError: a strategy was made for a different key, and TensorFlow's devices cannot be set twice.
@@ -86,10 +86,9 @@ def _once(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
 
 
 def _set_threads(tf: Any, threads: int, replicas: int) -> None:
-    """Set TensorFlow's numbers of threads, and hide GPUs from TensorFlow.
+    """Set TensorFlow's threads, and hide GPUs from it.
 
-    Each replica's kernels run in an inter-op thread. All devices share one pool of intra-op threads. If that pool has
-    only one thread, it is not used, and the inter-op thread does all of a kernel's work.
+    Kernels run in inter-op threads, one per replica; a shared intra-op pool of one thread is not used.
     """
     tf.config.set_visible_devices([], "GPU")
     tf.config.threading.set_inter_op_parallelism_threads(replicas)
@@ -97,9 +96,7 @@ def _set_threads(tf: Any, threads: int, replicas: int) -> None:
 
 
 def _addresses(ranks: int) -> list[str]:
-    """Return the addresses of all ranks' TensorFlow servers, by rank. Ranks exchange them over torch's process group.
-
-    The ports are free now, but may not be later.
+    """Return the addresses of all ranks' TensorFlow servers; ports are free now, but may not stay so.
 
     Raises:
         RuntimeError: the default process group was not initialized.
@@ -117,7 +114,7 @@ def _addresses(ranks: int) -> list[str]:
 
 
 def _address(sent: Any) -> str:
-    """Check and return the address that a rank has sent. Raise errors that `gather_values` handles."""
+    """Check a rank's address. Raise errors that `gather_values` handles."""
     host, _, port = sent.rpartition(":") if isinstance(sent, str) else ("", "", "")
     if not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise ValueError("an address and a port are expected")
@@ -125,10 +122,7 @@ def _address(sent: Any) -> str:
 
 
 def _own_address() -> str:
-    """Return the address at which other ranks reach this host, from its route to rank 0's host.
-
-    If all ranks are on this host, it is the loopback address.
-    """
+    """Return this host's address on its route to rank 0's, or the loopback if all ranks are here."""
     master = os.environ.get("MASTER_ADDR", "")
     if not master or os.environ.get("DDPBENCH_RENDEZVOUS"):
         return "127.0.0.1"

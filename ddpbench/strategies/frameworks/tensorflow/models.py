@@ -73,7 +73,7 @@ def flattened(channels: int, side: int) -> KerasLayout:
 
 
 def _both(name: str, layer: Any, kernel: KerasLayout) -> list[Shared]:
-    """Pair a layer's weight and bias in Keras with their names in torch. `kernel` is the weight's layout."""
+    """Pair a layer's weight and bias in Keras with their names in torch; `kernel` is the weight's layout."""
     return [Shared(f"{name}.weight", layer.kernel, kernel), Shared(f"{name}.bias", layer.bias, SAME)]
 
 

@@ -65,7 +65,7 @@ class TfReplica(Replica):
         """True if the aggregated gradients were copied to the torch model's `.grad`."""
 
     def _make_functions(self) -> None:
-        """Make the tf.functions for the full step and for its parts. They are traced when they are first called."""
+        """Make the tf.functions of a step and its parts, which are traced when first called."""
         tf, strategy, optimizer, variables = self._tf, self._strategy, self._sgd, self._variables
         total = tf.distribute.ReduceOp.SUM
         local = _compiled(tf, self._replica_gradients, by_xla=self._jit_compile)
@@ -106,7 +106,7 @@ class TfReplica(Replica):
         self._update = tf.function(update, autograph=False)
 
     def _replica_loss(self, inputs: Any, targets: Any) -> Any:
-        """Return the contribution of one replica to the mean loss over the global batch. Called in a tf.function."""
+        """Return one replica's contribution to the global mean loss. Called in a tf.function."""
         losses = self._losses(targets, self._twin.model(inputs, training=True))
         return self._tf.nn.compute_average_loss(losses, global_batch_size=self.job.case.global_batch)
 
@@ -141,7 +141,7 @@ class TfReplica(Replica):
             self._noted = False
 
     def _handed_over(self, inputs: Any, targets: Any) -> Any:
-        """Return a batch as TensorFlow's tensors. Each device gets an equal part of the samples, in order."""
+        """Return TensorFlow's tensors, with an equal part of the samples per device, in order."""
         convert = self._tf.convert_to_tensor
         arrays = [
             [convert(part.contiguous().numpy()) for part in chunk(whole, self._local)]
@@ -156,7 +156,7 @@ class TfReplica(Replica):
         )
 
     def _aggregated(self) -> list[Any]:
-        """Return the batch's gradients by variable, summed over all replicas. The first call in a step computes them.
+        """Return the gradients by variable, summed over replicas; a step's first call computes them.
 
         Raises:
             RuntimeError: `gradients_of` was not called, or `apply` has already made the step.
@@ -176,7 +176,6 @@ class TfReplica(Replica):
         return list(self._reduced)
 
     def _regrouped(self, flat: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the gradients of `_copies` grouped by variable, with one distributed value for each variable."""
         size = self._local
         groups = [flat[start : start + size] for start in range(0, len(flat), size)]
         return tuple(
@@ -195,7 +194,7 @@ class TfReplica(Replica):
         return super().own_gradients()
 
     def _note_gradients(self) -> None:
-        """Copy the aggregated gradients from this process's first device to the torch model's `.grad`."""
+        """Copy the gradients from this process's first device to the torch model's `.grad`."""
         parameters = dict(self.job.model.named_parameters())
         for shared, reduced in zip(self._twin.parameters, self._aggregated(), strict=True):
             (first, *_) = self._strategy.experimental_local_results(reduced)
@@ -275,7 +274,6 @@ def replaced(thing: Any, name: str, by: Any) -> Iterator[None]:
 
 
 def _compiled(tf: Any, function: Callable[..., Any], *, by_xla: bool) -> Callable[..., Any]:
-    """Return `function` compiled by XLA, or unchanged if `by_xla` is false."""
     if not by_xla:
         return function
     return tf.function(function, autograph=False, jit_compile=True)  # type: ignore[no-any-return]

@@ -24,11 +24,11 @@ _NOTE = (
 
 
 class _Tf(Strategy[_OptionsT]):
-    """Base class of both TensorFlow strategies, with the checks of which cases TensorFlow can run.
+    """Base of both TensorFlow strategies.
 
-    The fork server does not import TensorFlow. If pandas is installed, Keras imports it, and with it pyarrow, which
-    starts a thread; a server with such a thread must not fork. Also, ranks of other strategies would have TensorFlow in
-    their memory.
+    The fork server does not import TensorFlow: with pandas installed, Keras imports pyarrow, which starts a thread,
+    and a
+    server with threads must not fork. Ranks of other strategies would also hold TensorFlow in memory.
     """
 
     algorithm = "collective_reduce"
@@ -43,7 +43,6 @@ class _Tf(Strategy[_OptionsT]):
         return f"{self.name} cannot call a step() that is written for torch: use {_listed()}"
 
     def _workload_reason(self, case: Case) -> str | None:
-        """Explain in words why TensorFlow cannot train the workload's model, or return None if it can."""
         if case.workload.partition(":")[0] in TWINS:
             return None
         return (
@@ -52,7 +51,6 @@ class _Tf(Strategy[_OptionsT]):
         )
 
     def _setting_reason(self, case: Case) -> str | None:
-        """Explain in words which setting TensorFlow cannot follow and what to do, or return None if it can."""
         what = "evaluation" if case.evaluation else "checkpoint"
         return first_reason(
             (
