@@ -53,7 +53,7 @@ def cache_folder() -> Path | None:
 
 
 def kept(name: str, stamp: bytes) -> Any:
-    """Return the value that `keep` cached under this name and stamp; None if there is none or the stamp is empty."""
+    """Return the value that `keep` cached under this name and stamp; None if there is none."""
     if not stamp:
         return None
     name, head = name + _ENDING, _ENTRY + stamp
@@ -199,10 +199,9 @@ def fingerprint(found: os.stat_result) -> tuple[int, ...]:
 
 
 def code_stamp() -> bytes:
-    """Return a digest of this package's code, Python's version, and the versions of packages that affect results.
+    """Return a digest of this package's code, Python's version, and the packages that affect results.
 
-    The digest is empty if caching is off, or if one of these cannot be determined. It is also empty if this package's
-    code has changed since this process began, because the process may have imported the earlier code.
+    Empty if caching is off, if a part cannot be determined, or if the code changed after this process began.
     """
     if cache_folder() is None:
         return b""

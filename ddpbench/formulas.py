@@ -94,13 +94,12 @@ TIMES: Mapping[str, tuple[str, Callable[[int, float, float, float], float]]] = {
 
 
 def busiest_node_bytes(algorithm: str, nodes: int, ranks_per_node: int, size: float) -> float | None:
-    """Return the bytes per step that the busiest node sends to other nodes, with m nodes of r ranks each, n = m r.
+    """Return the bytes per step that the busiest node sends, with m nodes of r ranks each, n = m r.
 
-    Return None for a single node, or if no formula is known for the algorithm with this many ranks per node.
+    None for a single node, or without a formula.
 
-    - A ring visits ranks in the order of their nodes, so that each node sends what a rank sends, 2(n-1)/n · S, for any
-      r. For the naive ring it is (n-1) S.
-    - The node of a master or an asynchronous server sends (n - r) S, because r ranks are on that node.
+    - A ring visits ranks in the order of their nodes: 2(n-1)/n · S, for any r. For the naive ring it is (n-1) S.
+    - The node of a master or an asynchronous server sends (n - r) S.
     - A hierarchical all-reduce has r rings across the nodes, each for an r-th of the gradient: 2(m-1)/m · S.
 
     The formulas of all other algorithms hold only for one rank per node.

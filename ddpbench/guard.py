@@ -55,9 +55,8 @@ def _prctl(option: int, value: int) -> None:
 def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL, *, message: str = "") -> None:
     """Ask the kernel to signal this process when its parent ends.
 
-    If the parent has ended already, print `message` and exit with code 1. For the kernel, the parent is the thread that
-    forked, so the signal also comes when only that thread ends. If this process changes its user or group, the kernel
-    may drop the request.
+    If the parent has ended already, print `message` and exit with code 1. The signal also comes when only the thread
+    that forked ends. A change of user or group may drop the request.
     """
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
@@ -264,11 +263,10 @@ def _holds_sockets(folder: str) -> bool:
 def guarded(
     connection: socket.socket | None, parent: int, folder: Path, work: Callable[[Traces], int]
 ) -> NoReturn:
-    """Do `work` in a separate process, then end with its exit code; end earlier if `connection` is closed.
+    """Do `work` in a separate process, then end with its exit code, or when `connection` is closed.
 
-    In both cases, all descendants of this process are ended first, and their files are removed. `parent` is the id of
-    the process that started this one. Temporary files are put into `folder`. Without a connection, this process ends
-    when `parent` does, unless it was started under nohup.
+    All descendants are ended first, and their files in `folder` are removed. Without a connection, this process ends
+    when `parent` (a process id) does, unless it was started under nohup.
     """
     woken, wake = os.pipe()
     for descriptor in (woken, wake):

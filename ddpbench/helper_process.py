@@ -30,9 +30,8 @@ CODE_FIRST = "DDPBENCH_CODE_FIRST"
 def child_environment(*more: str) -> dict[str, str]:
     """Return the environment for a child that runs a module of this package, from any working directory.
 
-    PYTHONPATH has the folders of `CODE_FIRST`, the folder that this package is in, the user's own PYTHONPATH, then
-    `more`. If this package is installed, its folder is left out, because all other installed packages are in the same
-    folder. Start the child with `python -P`, which leaves out the working directory, where a different ddpbench may be.
+    PYTHONPATH has the folders of `CODE_FIRST`, this package's folder unless installed, the user's own PYTHONPATH, then
+    `more`. Start the child with `python -P`, because the working directory may have a different ddpbench.
     """
     given = os.environ.get("PYTHONPATH", "")
     first = os.environ.get(CODE_FIRST, "")
@@ -106,7 +105,7 @@ class Others(AbstractContextManager["Others"]):
 
     @property
     def first(self) -> Helper | None:
-        """Return one of the processes, for work that cannot be shared; None if there are none."""
+        """Return one of the processes, for work that cannot be shared; None without processes."""
         return self.processes[0] if self.processes else None
 
     def __exit__(

@@ -23,11 +23,9 @@ _SETTINGS = "matplotlibrc"
 def settle_matplotlib() -> None:
     """Prepare this process, and the processes that it starts, for importing matplotlib. Call this before the import.
 
-    - If matplotlib's usual folders cannot be written to, as under a read-only HOME, make a temporary one. Without it,
-      each process would print a warning and make a folder, which stays if the process is killed.
-    - Keep matplotlib from reading settings in the working directory, which may be a stranger's run. The file could even
-      be a pipe.
-    - Ignore a backend in MPLBACKEND that matplotlib doesn't have. Figures are drawn into files, without a backend.
+    - Make a temporary folder if matplotlib's own cannot be written. Otherwise each process would warn and make one.
+    - Keep matplotlib from reading settings in the working directory, which may be a stranger's run or even a pipe.
+    - Ignore an unknown backend in MPLBACKEND. Figures are drawn into files, without a backend.
     """
     if "matplotlib" in sys.modules:
         return

@@ -70,7 +70,7 @@ class Namer:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle an empty object.
 
-        Each row of a page has a `Namer`, but figures get their names as text, so that no pickled `Namer` is used.
+        Pages have a `Namer` in each row, but figures get their names as text.
         """
         return object.__new__, (type(self),)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 def is_planted(path: Path) -> bool:
     """Return whether another user owns a path in a folder in which everybody can write, such as /tmp.
 
-    That user may have put it there for this user to find. Root's files never count as planted.
+    Root's files never count.
 
     Raises:
         OSError: the path does not exist, or cannot be reached.
@@ -37,11 +37,9 @@ def is_planted_in(folder: int, owner: int) -> bool:
 
 
 def other_owner(folder: int) -> str:
-    """Return the name of the user who owns an open folder; empty if that is this user.
+    """Return the name of the user who owns an open folder; empty if that is this user, or trusted root.
 
-    It is also empty if root owns the folder and this user may write in it. Some file systems, such as bind mounts or
-    file servers, show a file's owner with a different user id. To find the id with which they show this user, make a
-    file that nobody else sees and look at its owner.
+    Bind mounts and file servers may show a different user id, so the owner of a new file is compared.
     """
     owner = os.fstat(folder).st_uid
     if owner == os.geteuid() or (

@@ -53,11 +53,10 @@ class ExchangedError(OSError):
 
 
 def make_folder(name: str, folder: int, mode: int = 0o777) -> int:
-    """Make a subfolder of an open folder, and return its descriptor after checking that it is the new subfolder.
+    """Make a subfolder of an open folder, and return its descriptor after checking that it is the new one.
 
-    A user who can rename entries of the open folder could have replaced the new subfolder, even by a different folder
-    that this user owns. A replacement is left as it is. It is recognised by any of these: it is at least 5 s older than
-    this call on the disk's clock, it is not empty, or another user owns it.
+    A user who can rename entries could have replaced it. A replacement belongs to another user, is not empty, or is at
+    least 5 s older than this call on the disk's clock. It is left as it is.
 
     Raises:
         FileExistsError: something has the name already.
@@ -122,10 +121,9 @@ class TemporaryFolder:
 def remove_tree(path: Path, *, made: Identity | None = None, private: bool = False) -> bool:
     """Remove a folder of this user's with its contents, as far as possible; return whether the path is free now.
 
-    Other users' folders and files are left, and reported. If `made` is given, only the folder with that identity is
-    removed. Pass `private` for a folder that another process has made in a place where everybody can write. Such a
-    folder is left if other users may write in it, because they could have moved a different folder of this user's to
-    that path.
+    Other users' entries are left, and reported. If `made` is given, only the folder with that identity is removed. With
+    `private`, a folder in which other users may write is left, because they could have moved another one of this user's
+    there.
     """
     try:
         with _placed(path.parent) as parent:

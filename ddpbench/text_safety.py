@@ -142,10 +142,10 @@ def command(*words: object) -> str:
 
 
 def quoted(word: object) -> str:
-    r"""Return one word of a command line, quoted for a shell if necessary, on one line and without control characters.
+    r"""Return one word of a command line, quoted for a shell if necessary, on one line.
 
-    Unprintable characters such as a line break are escaped in the form `$'a\012b'`, which bash, zsh and all shells that
-    conform to POSIX issue 8 can read. A path that begins with a hyphen gets `./` in front.
+    Unprintable characters are escaped in the form `$'a\012b'` (bash, zsh, POSIX issue 8). A path that begins with a
+    hyphen gets `./` in front.
     """
     text = str(word)
     if isinstance(word, PurePath) and text.startswith("-"):

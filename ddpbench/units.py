@@ -21,8 +21,7 @@ _BITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 def utc_now() -> str:
     """Return the present time as records have it, in UTC with seconds: `2025-01-31T12:00:00+00:00`.
 
-    `datetime.isoformat` is avoided because each of its calls makes the interpreter retain a string, so that the memory
-    of a long sweep would grow.
+    `datetime.isoformat` makes the interpreter retain a string per call, so a long sweep's memory would grow.
     """
     return time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
 
@@ -137,14 +136,12 @@ def decimals_borne(
     nulls: Sequence[float] = (0.0,),
     most: int = 3,
 ) -> int:
-    """Return the number of decimals with which to print a value and its confidence interval from `low` to `high`.
+    """Return the number of decimals for a value and its confidence interval from `low` to `high`.
 
-    A value without an interval gets three significant digits. If a value is larger than the interval's half-width, the
-    half-width gets one significant digit, and the value two or three. If it is smaller, the half-width gets two.
+    Without an interval, a value gets three significant digits. A half-width gets one, or two if it exceeds the value.
 
-    The result is at most `most`, unless an end of the interval would then be rounded to one of `nulls`, the values that
-    mean "no difference". Such an end gets a few more decimals (`decimals_apart`). If these are too few, `format_end`
-    says on which side of the null the end is.
+    The result is at most `most`, or a few more if an end would be rounded to one of `nulls`, which mean "no difference"
+    (`decimals_apart`). `format_end` handles ends that are even closer.
     """
     if not value or not math.isfinite(value):
         return 0

@@ -101,9 +101,9 @@ def _surroundings_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def process_kept() -> Iterator[None]:
-    """Make `os._exit` raise SystemExit while the context is open, so that a message can name the code that calls it.
+    """Make `os._exit` raise SystemExit in this context, so that a message can name the caller.
 
-    In processes that the code forks, and in other threads, `os._exit` works as usual.
+    Forked processes and other threads are not affected.
     """
     end, process, thread, within = os._exit, os.getpid(), threading.get_ident(), True
 

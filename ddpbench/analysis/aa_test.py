@@ -69,15 +69,13 @@ class NoiseResult:
     """Result of an A/A test. Changes are fractions of the step time.
 
     `difference` is the step time of A divided by that of its replicate, minus 1, with its 95 % interval over rounds.
-    The interval should include 0. `deviation_pairs` is the standard deviation of the log ratio within a round. Its 95 %
-    interval assumes that log ratios are normal. No end of these two intervals is None. `deviation_launches` is the
-    standard deviation of a launch's log step time across rounds. `deviation_pairs` is smaller if drift cancels within a
-    round.
+    The interval should include 0. `deviation_pairs` is the standard deviation of the log ratio within a round, for
+    normal log ratios. `deviation_launches` is the standard deviation of a launch's log step time across rounds.
 
-    `round_s` is the wall time of a round if both launches are in one sweep. `round_in_turn_s` is the wall time of a
-    round of two interleaved sides, which have separate fork servers. `begin_s` is the time that a sweep takes before
-    its first round. `within` lists the smallest resolvable change for each time. `resolve` lists the necessary time for
-    each change. Both are for 95 % confidence and 80 % power.
+    `round_s` is the wall time of a round with both launches in one sweep. `round_in_turn_s` is that of two interleaved
+    sides, which have separate fork servers. `begin_s` is the time before a sweep's first round. `within` has the
+    smallest resolvable change for each time, and `resolve` the necessary time for each change (95 % confidence, 80 %
+    power).
     """
 
     case: str

@@ -46,9 +46,9 @@ def bounds_of(runs: Iterable[_T]) -> dict[Hashable, _T]:
 
 
 def outruns(case: Case, rate: float, bound_rate: float) -> bool:
-    """Return whether a case's throughput is more than 2 % above its bound, which shows that the bound is wrong.
+    """Return whether a case's throughput is more than 2 % above its bound, so that the bound is wrong.
 
-    Both rates are in samples per second of the whole job. Point estimates are compared, not their intervals.
+    Both rates are in samples per second of the whole job. Their intervals are not considered.
     """
     return is_bounded(case) and rate > bound_rate * (1 + MARGIN)
 

@@ -34,10 +34,9 @@ NUMBER_BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
 
 
 def network_results(cases: Sequence[CaseRun]) -> Iterator[NetworkResult]:
-    """Yield a result for every case that exchanges gradients over emulated links and has instrumented steps.
+    """Yield a result for every case with emulated links, exchanged gradients and instrumented steps.
 
-    The field `bound_s` assumes that links have their full rate, and that the burst after each pause takes no time. The
-    field `sent_bytes` is counted, not computed.
+    `bound_s` assumes full-rate links and bursts that take no time. `sent_bytes` is counted, not computed.
     """
     for run in cases:
         if (
@@ -79,7 +78,7 @@ def network_results(cases: Sequence[CaseRun]) -> Iterator[NetworkResult]:
 def formula_of(case: Case, size: float | None) -> tuple[str, float | None]:
     """Return the name of the textbook formula for a case's algorithm, and its time (seconds) for `size` bytes.
 
-    The result is "" and None if links are not emulated, if the algorithm has no formula, or if ranks share nodes.
+    The result is "" and None without emulated links, without a formula, or if ranks share nodes.
     """
     links = links_of(case.fabric)
     if links is None or not size or case.known_algorithm not in TIMES or case.nodes != case.world_size:
@@ -158,10 +157,10 @@ def busiest_link_bytes(case: Case, algorithm: str, size: float) -> float | None:
 
 
 def bytes_to_aggregate(run: CaseRun) -> float | None:
-    """Return the gradient bytes that a step sends. A gradient compressed to fp16 or bf16 has two bytes per number.
+    """Return the gradient bytes that a step sends (two per number in fp16 and bf16).
 
-    None if the size is not known, if the step sends something else (low-rank products, parameters every few steps),
-    or if the workload has its own step.
+    None if the size is unknown, if something else is sent (low-rank products, parameters), or for a workload's own
+    step.
     """
     case = run.case
     known = next((launch for launch in run.good if launch.gradient_bytes), None)

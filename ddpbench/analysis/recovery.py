@@ -61,8 +61,7 @@ class GangPace:
 class Recovered:
     """A launch's training with snapshots, and its recovery from a planned failure.
 
-    A step is kept if no later gang repeated it. The field `parts` is None if no failure occurred, or if the launch has
-    not recovered from the failure.
+    A step is kept if no later gang repeated it. `parts` is None without a failure or without a recovery.
     """
 
     round: int
@@ -380,9 +379,9 @@ class RecoveryCost:
 
 
 def recovery_cost(recovered: Sequence[Recovered], failed: Sequence[Recovered] = ()) -> RecoveryCost | None:
-    """Return the cost of a case's failures, from its launches that trained with snapshots; None if there are none.
+    """Return the cost of a case's failures; None if no launch trained with snapshots.
 
-    `recovered` are the successful launches, and `failed` other launches in which something failed.
+    `recovered` are the successful launches, and `failed` those in which something failed.
     """
     if not recovered and not failed:
         return None

@@ -103,10 +103,9 @@ def cases_without_target(widths: Mapping[str, float | None], target: float) -> l
 
 
 def quick_timing(directory: LaunchDir, address: Address, sessions: Sessions = UNKNOWN) -> Timing | None:
-    """Return a launch's timing from its timed blocks alone.
+    """Return a launch's timing from its timed blocks alone, which is fast.
 
-    None if the launch is unfinished, not ok or damaged, or if the folder has a different launch's files. To save
-    time, only the start record and the timed blocks of each rank are parsed, and only their times are read.
+    None if the launch is unfinished, not ok or damaged, or if the folder has another launch's files.
     """
     try:
         outcome = read_outcome(directory)

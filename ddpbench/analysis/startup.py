@@ -49,10 +49,7 @@ PARTS = tuple(part.name for part in fields(StartUp))
 
 
 def start_up_of(ranks: Sequence[tuple[RankStart | None, Met | None, Warmup | None]]) -> StartUp | None:
-    """Return a launch's start-up time from its ranks' records.
-
-    None if a rank did not record it, or if the ranks are on several hosts, whose clocks differ.
-    """
+    """Return a launch's start-up time; None if not recorded, or if ranks are on several hosts, whose clocks differ."""
     found: list[tuple[int, StartUp]] = []
     hosts: set[str] = set()
     for start, met, warmup in ranks:

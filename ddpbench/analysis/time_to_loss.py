@@ -58,9 +58,9 @@ def to_loss(run: CaseRun) -> list[Timing]:
 
 
 def against_base(run: CaseRun, baseline: CaseRun) -> Comparison | None:
-    """Compare how long a case and its base case took to reach the target loss, paired by round.
+    """Compare the times of a case and its base case to the target loss, paired by round.
 
-    None if either case did not reach the loss, or if they share no round.
+    None if either did not reach the loss, or if they share no round.
     """
     mine, theirs = loss_curves_of(run), loss_curves_of(baseline)
     if not mine or not theirs or mine[0].target != theirs[0].target:

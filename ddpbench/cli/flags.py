@@ -10,9 +10,9 @@ from typing import Any
 
 
 class Given(argparse.Action):
-    """Stores a flag's value. If a flag that takes several values is repeated, all distinct values are stored.
+    """Stores a flag's value, or all distinct values of a repeated flag that takes several.
 
-    A flag that takes one value cannot be repeated with a different value, because it is unclear which value was meant.
+    A flag with one value cannot be repeated with a different value.
     """
 
     hint = "give it once"

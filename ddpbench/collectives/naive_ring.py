@@ -10,9 +10,8 @@ from ddpbench.collectives.base import Collective
 class NaiveRing(Collective):
     """All-reduce by a ring in which each rank passes on the full gradients of all others.
 
-    With n ranks and S bytes of gradients, every link carries (n-1) · S bytes, n/2 times as many as in `Ring`. If each
-    rank added the gradients as they arrive, it would begin with its own gradients, so the last bits of the sum would
-    differ between ranks. Therefore each rank stores the gradients of all n ranks and adds them in rank order.
+    With n ranks and S bytes of gradients, every link carries (n-1) · S bytes, n/2 times as many as in `Ring`. Gradients
+    are added in rank order at the end. Adding them as they arrive would give ranks different last bits.
     """
 
     name = "naive_ring"

@@ -62,7 +62,7 @@ class StoragePlace:
 class Fabric:
     """An emulated network. As a context manager, it leaves no namespace, link or process behind.
 
-    The fabric also ends with the thread that made it, because the process that holds it dies with its parent.
+    It also ends with the thread that made it.
 
     Args:
         links: the links to make; with time dilation, their rates must already be slowed.

@@ -45,7 +45,7 @@ def setns(descriptor: int, kind: int) -> None:
 def stay_readable() -> None:
     """Make this process's /proc files belong to its user, so that the user's other processes can access them.
 
-    A change of credentials, such as entering a user namespace, may have changed the owner.
+    Entering a user namespace may have changed the owner.
     """
     _checked(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0))
 

@@ -14,7 +14,7 @@ from ddpbench.errors import nearest
 
 
 def tree_of(name: str) -> ast.Module | None:
-    """Return the syntax tree of the file in a name such as `train.py:Mine`; None if there is no file to parse."""
+    """Return the syntax tree of the file in a name such as `train.py:Mine`; None without a file to parse."""
     head = name.rpartition(":")[0]
     if not head.endswith(".py"):
         return None
@@ -25,10 +25,9 @@ def tree_of(name: str) -> ast.Module | None:
 
 
 def missing(name: str, kind: str = "") -> str:
-    """Return why the file in a name such as `train.py:Mine` cannot have the class; empty if it may have it.
+    """Return why the file in a name such as `train.py:Mine` surely lacks the class; empty if it may have it.
 
-    This is certain if the file cannot be parsed, or if its text shows all names that it defines and the class is not
-    among them. The message suggests classes of the given `kind`: `workload`, `strategy`, `algorithm`, or empty for all.
+    The message suggests classes of the given `kind`: `workload`, `strategy`, `algorithm`, or empty for all.
     """
     head, _, attribute = name.rpartition(":")
     path = Path(head)
@@ -197,10 +196,10 @@ def bound_in(node: ast.ClassDef) -> Iterator[str]:
 
 
 def has_own_step(name: str) -> bool:
-    """Return whether a user's class or one of its base classes has a `step` method, as far as their files show.
+    """Return whether a user's class or a base class has a `step` method, as far as their files show.
 
-    A base class may be imported from a file next to the class's file or below the working directory. Base classes in
-    installed packages are not examined here, but later in a rank.
+    Base classes are searched in files next to the class's file or below the working directory. A rank examines those in
+    installed packages.
     """
     head, _, attribute = name.rpartition(":")
     path = Path(head) if head.endswith(".py") else _module_file(head, Path())

@@ -22,10 +22,10 @@ from ddpbench.workloads.shipped import PREFIX, is_path, profile_path
 
 
 def located(name: str, own_folder: Path | None) -> str:
-    """Return the name with the path at which ranks find its file, relative if the file is below the working directory.
+    """Return the name with the path at which ranks find its file, relative if below the working directory.
 
-    A relative path is searched for in the experiment's folder (`own_folder`), then in the working directory. A name
-    that has no path, or whose file does not exist, stays as it is.
+    The experiment's folder (`own_folder`) is searched before the working directory. A name without a path, or without
+    an existing file, stays as it is.
     """
     head, attribute = _file_of(name)
     path = _found(head, _folders(own_folder)) if head else None

@@ -130,9 +130,8 @@ class Plan:
     ) -> float:
         """Estimate how long this many rounds and the proofs before them take, seconds.
 
-        `left` maps case ids to the number of launches left; None means the given number of rounds. `proofs` has the
-        cases still to be proved; None means all. `shared` says that other sweeps use the machine too, so that all
-        rounds use the same fork servers.
+        `left` maps case ids to launches left; None means the given number of rounds. `proofs` has the cases to prove;
+        None means all. `shared` says that other sweeps use the machine, so that fork servers are started only once.
         """
         cases = [entry.case for entry in self.runnable]
         launches_s = sum(
@@ -215,9 +214,8 @@ def plan_launch(
 ) -> LaunchPlan:
     """Plan a launch of a case, with cores for its ranks and loader workers.
 
-    Each rank gets one or more cores if there are enough, near the rank's GPU if it has one. If there are more ranks
-    than cores, rank r gets core r modulo the number of cores. Loader workers use the remaining cores: one or more each
-    if there are enough, otherwise they share all of them. If no cores remain, they use their rank's cores.
+    Each rank gets cores near its GPU if there are enough; otherwise rank r gets core r modulo the number of cores.
+    Loader workers use the remaining cores, or else their rank's.
     """
     processes = 1 if catalog.strategy(case.strategy).one_process else case.world_size
     stands = deal(

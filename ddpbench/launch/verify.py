@@ -65,7 +65,7 @@ class ProofVerdict:
 
     @property
     def unproved(self) -> str:
-        """Why a case is not proved although it ran without error; empty if it is proved or did not run to its end."""
+        """Why a case is not proved although it ran without error; empty otherwise."""
         if self.status != "ok":
             return ""
         return NOTHING_TO_PROVE if self.promise == "nothing" else why_unproved(self.proofs)

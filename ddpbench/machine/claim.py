@@ -28,13 +28,9 @@ accepted.
 def claimed(cores: Sequence[int] = (), gpus: Sequence[str] = ()) -> Iterator[None]:
     """Claim cores and GPUs (by UUID) while the context lasts; the kernel releases them, however the process ends.
 
-    A claim is a socket bound to an abstract Unix name, which leaves no file behind and is visible to all users of the
-    host.
-
-    Any user can take such a name without running a sweep, so DDPBENCH_CLAIMS=own ignores other users' claims (the
-    kernel reports who owns a socket). Each claim also binds a second name, which contains the user's id and a random
-    number, so that nobody can take it in advance. By these second names, a user's sweeps find each other even if
-    another user has taken the first names.
+    A claim is a socket bound to an abstract Unix name, visible to all users of the host. Any user can take such a name,
+    so DDPBENCH_CLAIMS=own ignores other users' claims. A second name with the user's id and a random number lets a
+    user's sweeps find each other even then.
 
     Raises:
         InUseError: another command has claimed one of the cores or GPUs; the message names its process.

@@ -39,11 +39,9 @@ def deal(
 ) -> list[Stand]:
     """Return the cores of each of `ranks` ranks on one machine: `threads` cores per rank, if there are enough.
 
-    If there are too few cores, several ranks share the same cores. Each rank has `loader_workers` loader workers, which
-    use the cores that are left: one core per worker if there are enough, otherwise all workers share all of these
-    cores. If no cores are left, the workers use their rank's cores. If `nearby` is given, it lists the cores close to
-    each rank's GPU, and the rank and its loader workers use these. If not `pinned`, all ranks and loader workers may
-    use all cores.
+    Otherwise several ranks share cores. Each rank's `loader_workers` get one remaining core each, share all remaining
+    cores, or use their rank's. `nearby` restricts each rank to the cores close to its GPU. If not `pinned`, all use all
+    cores.
     """
     if not pinned:
         return [Stand(cores=tuple(cores))] * ranks

@@ -50,10 +50,9 @@ _ANCHOR_TRIES = 10
 class CudaClock:
     """CUDA events on the current stream, mapped to the host's clock by a reference event.
 
-    `anchor` renews the reference while the device is idle. CUDA's `elapsed_time` returns milliseconds as float32, so
-    half a minute after the reference its resolution is about 2 µs. The host's clock is read before and after the
-    reference event. Of several tries, the one with the shortest time between these readings is used. The reference's
-    time on the host's clock is uncertain by half of this time, about 10 µs.
+    `anchor` renews the reference while the device is idle: `elapsed_time` is float32 milliseconds, which resolve 2 µs
+    half a minute later. The reference is read between two readings of the host's clock, with an uncertainty of about 10
+    µs.
     """
 
     def __init__(self) -> None:

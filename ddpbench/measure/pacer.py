@@ -34,13 +34,9 @@ def _sleep(nanoseconds: int) -> None:
 class Pacer:
     """Paces one rank's replay. Unless `active`, it neither waits nor records anything.
 
-    On a virtual machine, waking takes at least 50 µs even with the least timer slack, and the longer the core was idle,
-    the longer it takes. This delay is learned for sleeps of about the same length and subtracted, so that moments are
-    met on average rather than always missed.
-
-    Code after a long sleep runs slowly at first, since other code has filled the caches: after a sleep of 5 ms, code
-    that usually takes 15 µs took 150 µs. Such code follows the end of each phase, so a sleeping rank may wake early to
-    fill the caches again.
+    On a virtual machine, waking takes at least 50 µs, and longer after a long sleep. This delay is learned and
+    subtracted, so that moments are met on average. A sleeping rank may wake early to fill the caches, because code
+    after a sleep of 5 ms took 150 instead of 15 µs.
     """
 
     def __init__(

@@ -98,9 +98,9 @@ def open_file(path: Path, most: int | None) -> int:
 
 
 def check_default(folder: Path, advice: str) -> Path:
-    """Check that no other user has created this default folder in a shared working directory, and return the folder.
+    """Check that no other user has created this default folder in a shared working directory.
 
-    The owner of such a folder could replace what this user writes there, and so run code as this user.
+    The owner could replace what this user writes there, and so run code as this user.
 
     Raises:
         OutputError: another user has created the folder; the message ends with `advice`.
@@ -204,7 +204,7 @@ def _unfinished(folder: Path, key: str = "") -> Path:
 
 
 def is_unfinished(name: str) -> bool:
-    """Return whether a file's name is one that this module uses while it writes the file."""
+    """Return whether a file's name is one of this module's for unfinished files."""
     return _UNFINISHED.fullmatch(name) is not None
 
 
@@ -269,10 +269,9 @@ def _fill(file: BinaryIO, content: str | bytes, *, flushed: bool = True) -> None
 
 
 def write_numbered(path: Path, number: int, content: bytes, is_taken: Callable[[], bool]) -> bool:
-    """Write a file unless its number is taken, and return whether it was written.
+    """Write a file unless its number is taken; return whether it was written.
 
-    Each number belongs to at most one file in the folder. The number is taken if another writer is using it, if
-    `is_taken` returns True, or if `path` exists. Then the caller should try the next number.
+    A number is taken if another writer uses it, if `is_taken` returns True, or if `path` exists.
 
     Raises:
         OSError: the file cannot be written.

@@ -24,9 +24,9 @@ _OPEN = Path("/proc/self/fd")
 
 
 class HeldFolder:
-    """A folder that is kept open, so that it stays the same folder even if another one takes its name.
+    """A folder that is kept open, with those above it, so that it stays the same folder if renamed.
 
-    It begins as the root folder, and `enter` changes it to a subfolder. The folders above it are also kept open.
+    It begins as the root folder, and `enter` changes it to a subfolder.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class HeldFolder:
 
     @property
     def itself(self) -> Path:
-        """Return a path that leads to this folder while it is open, even if it is renamed."""
+        """Return a path that leads to this folder while it is open, even after a rename."""
         return _OPEN / str(self.descriptor)
 
     def close(self) -> None:
@@ -181,10 +181,10 @@ def held_folder(path: Path) -> Iterator[HeldFolder]:
 
 
 def check_links(path: Path) -> None:
-    """Check that a path has no link that another user created in a shared folder such as /tmp or in their folder there.
+    """Check that a path has no link that another user created in a shared folder such as /tmp.
 
-    The kernel refuses such links too, unless `fs.protected_symlinks` is off, but only at the end of a path and in
-    folders with the sticky bit. To write to the path, use `held_folder` or `new_folder` instead.
+    The kernel refuses such links only at the end of a path and in folders with the sticky bit. To write to the path,
+    use `held_folder` or `new_folder` instead.
 
     Raises:
         OutputError: the path has such a link.
@@ -216,7 +216,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 class MadeFolder:
-    """A new folder that is kept open, so that writes and removals reach it even if another folder takes its name."""
+    """A new folder that is kept open, so that writes and removals reach it even after a rename."""
 
     def __init__(self, parent: Path, name: str) -> None:
         """Create the folder `name` in `parent`.
@@ -235,7 +235,7 @@ class MadeFolder:
 
     @property
     def itself(self) -> Path:
-        """Return a path that leads to this folder while it is open, even if it is renamed."""
+        """Return a path that leads to this folder while it is open, even after a rename."""
         return _OPEN / str(self._descriptor)
 
     def close(self) -> None:

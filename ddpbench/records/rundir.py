@@ -133,7 +133,7 @@ _MARK_TEXT = (
 
 @dataclass(slots=True)
 class Made:
-    """Remembers which entries of a directory a command created, so that only these are removed if the command fails."""
+    """Remembers the entries of a directory that a command created, to remove only these after a failure."""
 
     path: Path
     """The directory."""
@@ -152,7 +152,7 @@ class Made:
         return self.path in self.folders
 
     def mark(self) -> None:
-        """Mark the directory as ddpbench's, so that a later command may use it even if this one is killed.
+        """Mark the directory as ddpbench's, so that a later command may use it if this one is killed.
 
         Raises:
             OSError: the mark cannot be written.
@@ -604,11 +604,10 @@ class RunDir:
 
     @contextlib.contextmanager
     def held(self, *, planned: bool = True) -> Iterator[RunDir]:
-        """Keep the directory open for writing, and yield it with a path that leads to it even if it is renamed.
+        """Keep the directory open for writing, and yield it with a path that survives a rename.
 
-        Thus a user who can rename the directory, or a folder above it, cannot redirect the writes to another place.
-        Pass `planned=False` for a directory that may lack a plan. Then write nothing but data that was read from this
-        directory, such as unpacked records.
+        A user who can rename the directory cannot redirect the writes. With `planned=False`, the directory may lack a
+        plan; then write nothing but data read from it, such as unpacked records.
 
         Raises:
             OutputError: the directory is another user's, or cannot be reached.
@@ -659,9 +658,7 @@ class RunDir:
         raise OutputError(f"{launch.path} was set aside 1000 times; remove some of its .aside folders")
 
     def check_free(self) -> None:
-        """Check that a new sweep may use the directory.
-
-        The directory may have files that a sweep leaves if it is killed before it writes its plan, but no others.
+        """Check that a new sweep may use the directory, which may have files of a sweep killed before its plan.
 
         Raises:
             OutputError: the directory has other files.

@@ -238,7 +238,7 @@ class CommRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkpoint:
-    """A checkpoint of model and optimizer state. One rank timed it, from the barrier before it to the barrier after it.
+    """A checkpoint of model and optimizer state, timed by one rank between two barriers.
 
     Under `plain`, rank 0 calls torch.save and the others wait. Under `dcp`, all ranks call
     torch.distributed.checkpoint.save. Both end when the bytes are on the disk (fsync).
@@ -349,7 +349,7 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """The record of a planned failure. The rank that fails, or a rank that sees it, writes this as its last record."""
+    """The record of a planned failure, the last of the rank that fails or sees it."""
 
     kind: Literal["failure"] = "failure"
     gang: Whole
@@ -428,9 +428,8 @@ have been made.
 def why_unproved(proofs: Iterable[Proof]) -> str:
     """Return why the comparisons do not prove a strategy's training; empty if they do, or if it aggregates nothing.
 
-    A proof may have to compare both gradients and updates. Then it proves the training only if both comparisons were
-    made. A failed comparison that rounding alone may explain leaves the case unproved, in any number type. If a group
-    has reasons in several number types, a reason in a type in which the user's class can compute is preferred.
+    Training that needs gradients and updates is proved only by both. A failure that rounding may explain leaves the
+    case unproved. A reason in a number type that the user's class can compute in is preferred.
     """
     proofs = list(proofs)
     types = {each.dtype for each in proofs if each.compared == "initial state"}
@@ -461,12 +460,10 @@ class Costs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traffic:
-    """Bytes that a node's emulated link carried during a block. The node's first rank reads them from the kernel.
+    """Bytes that a node's emulated link carried during a block, as the node's first rank reads them.
 
-    If the ranks of a node have separate links (`local_bandwidth`), each rank records its own link. Headers are
-    included as the interface counts them. A segment that the kernel splits later counts only one header, so that
-    there are up to 5 % fewer bytes than on a wire. A node's link does not carry traffic within the node, but a rank's
-    own link does.
+    With separate links (`local_bandwidth`), each rank records its own. Headers are included, up to 5 % less than on a
+    wire, because the kernel splits segments later. Traffic within the node does not cross a node's link.
     """
 
     kind: Literal["traffic"] = "traffic"

@@ -89,11 +89,9 @@ _PLACE = re.compile(r"&(wide|narrow)-(\d+);")
 
 
 def with_pictures(html: str, drawn: Sequence[DrawnPicture]) -> str:
-    """Return the page with each placeholder replaced by the SVG of its picture.
+    """Return the page with each placeholder (numbered from 1) replaced by the SVG of its picture.
 
-    The placeholders' numbers count from 1. The SVGs are part of the page, so that their texts can be searched and
-    copied; each has its own ids and style rules (`draw/slim.py`). If some characters were drawn as boxes in the files
-    of figures, a line below the page's heading lists them.
+    A line below the page's heading lists characters that were drawn as boxes in the files of figures.
     """
 
     def svg(place: re.Match[str]) -> str:

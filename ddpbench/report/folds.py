@@ -52,11 +52,10 @@ def open_findings(findings: Sequence[Finding]) -> int:
 
 
 def without_repeats(findings: Iterable[Finding], answer: Collection[Finding]) -> list[Finding]:
-    """Return the findings that say something which the answer does not.
+    """Return the findings that the answer does not repeat.
 
-    A finding is left out if the answer has an equal finding. It is also left out if a finding of the answer has the
-    same section as evidence and includes all of its cases. Findings on claims are always kept, because each has its own
-    verdict.
+    A finding is left out if the answer has an equal one, or one with the same section and all its cases. Findings on
+    claims are kept.
     """
     return [
         one
@@ -70,11 +69,9 @@ def _within(one: Finding, answer: Finding) -> bool:
 
 
 def in_short(text: str) -> tuple[str, str]:
-    """Divide a text on validity into a short sentence, which a page shows, and the rest, which it folds.
+    """Divide a text on validity into its first sentence, which a page shows, and the rest, which it folds.
 
-    The short sentence is the text's first sentence. If the sentence has more words than `LONGEST_LIMIT`, it is divided
-    at a colon, at a semicolon, or before brackets at its end. If this is not possible, it stays undivided. The rest may
-    be empty.
+    A first sentence of more than `LONGEST_LIMIT` words is itself divided, at a colon, a semicolon or final brackets.
     """
     first, *others = sentences_of(text)
     if words_in(first) <= LONGEST_LIMIT:

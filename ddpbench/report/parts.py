@@ -167,11 +167,11 @@ def _at(cell: Cell, decimals: int) -> Cell:
 class Picture:
     """A figure before it is drawn, with all its words, its data, and the function that paints it.
 
-    `heading` is one finding. `caption` begins with the most important sentences, because only two lines of it stand
-    beneath the picture (`report/figure_texts.py`).
+    `heading` is one finding. Only the first two lines of `caption` stand beneath the picture
+    (`report/figure_texts.py`).
 
-    `paint` gets a sheet of `width_in` x `height_in` inches. `missing` has, by case id, the reason for each case that
-    belongs in the figure but is not shown. `alt` is the alternative text, to which the page adds the table's number.
+    `paint` gets a sheet of `width_in` x `height_in` inches. `missing` has, by case id, the reason why a case is not
+    shown. `alt` is the alternative text, to which the page adds the table's number.
     """
 
     file_name: str

@@ -20,10 +20,10 @@ _NOT_FINISHED, _OK = 0, 1 + _STATUSES.index("ok")
 def finished_launches(
     run: RunDir, cases: Sequence[Case], run_id: str
 ) -> tuple[dict[LaunchKey, LaunchOutcome], set[LaunchKey]]:
-    """Return the outcomes that earlier sessions left in a run, and the keys of launches whose records are damaged.
+    """Return the outcomes that earlier sessions left in a run, and the keys of damaged launches.
 
-    A folder with the records of a different launch is ignored. A successful launch in which some rank recorded no timed
-    steps also counts as damaged, because reports do not use its numbers.
+    A successful launch in which some rank lacks timed steps counts as damaged. Folders with another launch's records
+    are ignored.
     """
     outcomes: dict[LaunchKey, LaunchOutcome] = {}
     damaged: set[LaunchKey] = set()

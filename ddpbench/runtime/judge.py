@@ -305,7 +305,7 @@ _STACKS_BYTES = 1 << 18
 
 
 def waiting_for_data(directory: LaunchDir, rank: int) -> str | None:
-    """Return `, in FILE:LINE`, the line of user code in which a rank waits for a batch, from the stacks in its log.
+    """Return `, in FILE:LINE` of the user code in which a rank waits for a batch, from the stacks in its log.
 
     The result is `""` if no frame is in the user's code, and None if the stacks show no wait for a batch.
     """

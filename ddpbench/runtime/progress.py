@@ -112,10 +112,10 @@ class Done:
         return sum(self.unfinished(entry, rounds) for entry in self.worthwhile)
 
     def take_proof(self, entry: PlannedCase) -> bool:
-        """Copy a successful proof from another case of this run that has the same proof key; return whether one exists.
+        """Copy a successful proof of this run with the same proof key; return whether one exists.
 
-        Such cases differ only in link rates, time dilation or recovery settings. The copied records keep the name of
-        the case that was launched.
+        The cases differ only in link rates, time dilation or recovery settings. The copy keeps the launched case's
+        name.
         """
         case_id = entry.case.case_id
         for other in self._plan.runnable:

@@ -108,10 +108,10 @@ class ServerLane:
             self._events.append(event)
 
     def events(self, timeout_s: float) -> list[dict[str, Any]]:
-        """Return the ends of ranks of this lane, after waiting up to `timeout_s` for an event of any lane.
+        """Return the ends of this lane's ranks, after waiting up to `timeout_s` for an event of any lane.
 
-        Ends of an earlier launch's ranks are left out. The reason is that a killed rank may sleep in the kernel, where
-        no signal reaches it, and may end only during a later launch, which uses the same rank numbers.
+        Ends of an earlier launch's ranks are left out: a killed rank may sleep in the kernel, and end only during a
+        later launch that uses the same rank numbers.
 
         Raises:
             ServerGoneError: the server is gone. A server that stayed stopped has been ended, with its ranks.
@@ -233,10 +233,10 @@ class ServerProcess(ServerLane, AbstractContextManager["ServerProcess"]):
         return tuple(answer["pids"]), imported
 
     def prepare(self, case: Case) -> bool:
-        """Make the server import the modules that a case's ranks need. Return whether it imported any or was replaced.
+        """Make the server import what a case's ranks need; return whether it imported any or was replaced.
 
-        If the imports make the server unable to fork, it is replaced, and the ranks import the modules themselves.
-        That ends the ranks of all lanes, so call this for all cases before launching them at once.
+        A server that could no longer fork is replaced, which ends the ranks of all lanes. Call this for all cases
+        before launching them at once.
         """
         strategy, workload = ("" if is_import_path(name) else name for name in (case.strategy, case.workload))
         needs = strategy, workload

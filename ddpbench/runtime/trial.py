@@ -118,7 +118,7 @@ def gradients_in_rank(
 def within_own(
     entries: Sequence[PlannedCase], own: Mapping[str, Mapping[str, Any]]
 ) -> tuple[PlannedCase, ...]:
-    """Mark cases as skipped if the trial of their workload showed that their strategy cannot train its model.
+    """Mark cases as skipped if the trial showed that their strategy cannot train the workload's model.
 
     Raises:
         WorkloadError: all cases are skipped.

@@ -302,8 +302,7 @@ class Case:
     def times_transfers(self) -> bool:
         """Return whether the end of a transfer can be timed.
 
-        With gloo and GPU memory it cannot, because gloo copies through host memory in its own threads and streams, and
-        does not report when these finish.
+        With gloo and GPU memory it cannot, because gloo does not report when its own threads finish.
         """
         return not (self.backend == "gloo" and self.device == "cuda")
 

@@ -117,11 +117,9 @@ class Links:
     def limiting(self, algorithm: str, nodes: int) -> float:
         """Return the effective rate of the link that limits an algorithm with one rank per node, bit/s.
 
-        A ring runs at the rate of its slowest link, because each uplink carries as much as a node's link. With a
-        master, the links carry different amounts. The master's link carries the gradients of all other nodes. The
-        uplink of the master's rack carries the gradients of all other racks. Every other node's link carries the
-        gradients of one node. If a link carries the fraction f of the bytes on the master's link, its effective rate is
-        its rate divided by f.
+        A ring runs at the rate of its slowest link. With a master, the master's link carries the gradients of all other
+        nodes, its rack's uplink those of other racks, and every other link those of one node. The effective rate is a
+        link's rate divided by its share of the bytes on the master's link.
         """
         if algorithm != "master" or nodes == 1:
             return self.slowest(nodes)

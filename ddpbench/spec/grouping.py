@@ -332,10 +332,9 @@ def deciding(what: Decided, case: Case) -> GroupKey:
 
 
 def base_of_none(cases: Iterable[Case]) -> set[Case]:
-    """Return the base cases that have more threads than other base cases and that no other case is compared with.
+    """Return base cases with more threads than others, with which no case is compared.
 
-    The base case of such a case is the case itself, so its speed-up is 1. A report would then seem to say that it
-    trains no faster than a base case with fewer threads.
+    Their speed-up would be 1, and a report would seem to say that more threads gain nothing.
     """
     every = list(cases)
     if len({case.threads_per_rank for case in every}) < 2:

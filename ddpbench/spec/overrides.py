@@ -100,7 +100,7 @@ class GivenSettings:
         )
 
     def put(self, keys: Sequence[str], value: Any, text: str) -> tuple[str, str] | None:
-        """Do the same as `add`, for an override that is already parsed: its key in parts, its value and its text."""
+        """Add an override that is already parsed, as `add` does: its key in parts, its value and its text."""
         path, new = _path(keys), _leaves(tuple(keys), value)
         if path in self._tables and not _is_below_axes(path):  # this override replaces the whole table
             still = {leaf for leaf, _ in new}
@@ -489,9 +489,9 @@ def _value_at(data: Mapping[str, Any], keys: Sequence[str]) -> Any:
 
 
 def place_of(table: dict[str, Any], name: str) -> tuple[dict[str, Any], str] | None:
-    """Return the table that contains a setting, and the setting's key in this table; None if it is not set.
+    """Return the table that contains a setting, and its key there; None if it is not set.
 
-    The setting's `name` may contain dots.
+    `name` may contain dots.
     """
     if name in table:
         return table, name

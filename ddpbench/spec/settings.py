@@ -137,7 +137,7 @@ class Budget(BaseModel, extra="forbid", frozen=True):
 
     @property
     def target_loss(self) -> TargetLoss | None:
-        """Return the loss to which launches train, with the limits of this training; None if there is no such loss."""
+        """Return the loss to which launches train, and the limits of this training; None without such a loss."""
         if self.until_loss is None:
             return None
         return TargetLoss(loss=self.until_loss, steps=self.until_steps, seconds=self.until_s)

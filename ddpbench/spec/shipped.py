@@ -44,8 +44,7 @@ def with_known_answers(
 ) -> tuple[PlannedClaim, ...]:
     """Return a run's claims with their answers to the experiment's question.
 
-    If no claim has an answer, the answers are taken from the shipped experiment of the same name, provided that it asks
-    the same `question`. A claim gets the answer of the shipped claim with the same wording.
+    Without own answers, claims get those of the shipped experiment of the same name and `question`, matched by wording.
     """
     if not claims or any(claim.answers is not None for claim in claims):
         return tuple(claims)

@@ -123,7 +123,7 @@ def early_imports(case: Case) -> tuple[str, ...]:
 
 
 def own_step_reason(case: Case) -> str | None:
-    """Explain in words why a workload that makes its own steps cannot run in this case, or return None if it can."""
+    """Return why a workload with its own steps cannot run in this case, or None."""
     if case.precision != "full":
         return f"a step() of the class's own decides on autocast: it cannot run under precision = {case.precision!r}"
     return load_strategy(case.strategy).step_reason(case)

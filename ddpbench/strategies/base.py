@@ -165,10 +165,10 @@ class Replica(ABC):
         return str
 
     def take_turns(self, begin: Callable[[int], None]) -> bool:
-        """Make replicas in one process compute their forward one after the other. Called only in proofs.
+        """Make replicas in one process compute forward in turn; return whether the strategy does this.
 
-        Call `begin` with a replica's number before its forward, so that its random draws can be repeated. Return
-        whether the strategy does this.
+        Call `begin` with a replica's number before its forward, so that its random draws can be repeated. Only proofs
+        call this.
         """
         return False
 
@@ -219,7 +219,7 @@ class Replica(ABC):
         return None
 
     def ready(self) -> bool:
-        """Return whether one-time work, such as rebuilding buckets, is done, so that later steps are all alike."""
+        """Return whether one-time work, such as rebuilding buckets, is done, so that later steps are alike."""
         return True
 
     def notes(self) -> Sequence[Record]:
@@ -456,10 +456,7 @@ class Strategy(ABC, Generic[OptionsT]):
         return ""
 
     def step_reason(self, case: Case) -> str | None:
-        """Explain in words why the strategy cannot run a workload that makes its own steps, or return None if it can.
-
-        Called without torch.
-        """
+        """Return why the strategy cannot run a workload with its own steps, or None. Called without torch."""
         return f"{self.name} aggregates between its backward and its update: it needs loss(), and no step()"
 
     def model_reason(self, case: Case, *, closure: str, sparse: bool) -> str | None:

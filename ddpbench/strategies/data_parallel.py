@@ -258,8 +258,7 @@ def _has_hooks(parameter: torch.Tensor) -> bool:
 def core_shares(cores: Sequence[int], count: int) -> list[tuple[int, ...]]:
     """Divide `cores` among `count` threads, and return each thread's cores.
 
-    The parts are equal and consecutive. If there are fewer cores than threads, each thread gets one core, which other
-    threads may use too.
+    The parts are equal and consecutive. With fewer cores than threads, several threads use the same core.
     """
     size = len(cores) // count
     if size == 0:

@@ -98,9 +98,9 @@ RANKS_NEED = (
 
 
 def import_for(case: Case) -> None:
-    """Import all modules that a rank of this case needs, so that nothing is imported later while times are measured.
+    """Import all modules that a rank of this case needs, before times are measured.
 
-    A failed import is ignored here, because the strategy reports the failure better when the rank uses the strategy.
+    Failures are ignored, because the strategy reports them better later.
     """
     from ddpbench.strategies import TABLE, early_imports, load_strategy
 

@@ -85,9 +85,8 @@ class ReplayModel(nn.Module):
     def gradient(self, number: int, parameter: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
         """Return a parameter's gradient: `row` times the parameter's factor, repeated to the parameter's size.
 
-        The gradient's memory is reused in each step, and autograd takes the gradient without a copy. If gradients
-        accumulate, new memory is used, because the old gradient would be in the same memory as the new one. New memory
-        is also used if other replicas may fill the same memory.
+        The memory is reused in each step, without a copy. If gradients accumulate, or other replicas may fill the same
+        memory, new memory is used.
         """
         if parameter.grad is not None or self._replica is not None:
             return _Gradient(number, parameter, row).filled(row)

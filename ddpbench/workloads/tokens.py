@@ -19,8 +19,8 @@ IGNORED = -100
 def random_tokens(vocabulary: int, count: int = TOKENS) -> torch.Tensor:
     """Return random tokens from 1 to `vocabulary` - 1, as int32 of shape [count].
 
-    Token k has a probability proportional to 1/k (Zipf's law). As in real text, most tokens are common ones, so
-    gradients touch about as many rows of an embedding as in real training.
+    Token k has a probability proportional to 1/k (Zipf's law), so gradients touch about as many rows of an embedding as
+    in real training.
     """
     import torch
 

@@ -44,10 +44,10 @@ def claims_answer(
     cases: Sequence[CaseRun] = (),
     withheld: Collection[str] = (),
 ) -> Finding | None:
-    """Return a finding that states the effects which the claims show. A tag says how many claims hold.
+    """Return the finding that states the effects shown by the claims, tagged with how many claims hold.
 
-    If no claim is decided, the finding says which claims are open, and its verdict is `unresolved`. If there is only
-    one claim and it shows no effect, the claim's own finding is returned unchanged. None if `claims` is empty.
+    If no claim is decided, the finding has the verdict `unresolved` and lists the open claims. A single claim without
+    an effect gives its own finding. None if `claims` is empty.
 
     Args:
         claims: the claims, in the experiment's order.

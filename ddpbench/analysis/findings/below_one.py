@@ -50,9 +50,8 @@ class BelowOne:
 def all_below_one(cases: Sequence[CaseRun]) -> BelowOne | None:
     """Return the remark if every compared case is shown to train slower than one rank; otherwise None.
 
-    The compared cases are all measured cases of several ranks that exchange gradients or parameters. Their intervals
-    are corrected for the number of cases (Bonferroni), and allow for ranks that waited for shared cores. The result is
-    also None if no case is compared, or if a compared case has no base case.
+    Measured cases of several ranks are compared if they exchange gradients or parameters. The intervals are corrected
+    for the number of cases (Bonferroni), and allow for waiting for shared cores.
     """
     by_id = {run.case_id: run for run in cases}
     several = [

@@ -157,17 +157,15 @@ class ClaimedEffect:
 
 
 def opening_of(claims: Sequence[DecidedClaim]) -> Opening:
-    """Return what the claims answer to the experiment's question.
+    """Return the claims' answer to the experiment's question: yes, no, `it depends` or empty.
 
-    A claim that holds gives the answer that it names. A claim that is refuted for any of its pairs gives the opposite.
-    The result is
+    A claim that holds gives its answer, and a refuted claim the opposite. The result is
 
-    - `yes` or `no` if all claims on the question give this answer;
-    - `it depends` if claims on the question give different answers, or if decided pairs of one claim disagree;
-    - empty in all other cases, for example if the other pairs are undecided.
+    - `yes` or `no` if all claims on the question agree;
+    - `it depends` if claims, or decided pairs of one claim, disagree;
+    - empty otherwise.
 
-    A pair that is undecided in a claim of kind `faster` contradicts this claim if another claim shows that the pair's
-    cases are equal.
+    A pair shown to be equal contradicts a claim of kind `faster`.
     """
     asked = [one for one in claims if one.answers is not None]
     found = {_answer(one) for one in asked}
@@ -212,8 +210,7 @@ def effects_of(
 ) -> list[ClaimedEffect]:
     """Return the effects that the claims show, each pair of cases once.
 
-    Effects of claims that answer the question come first. After `no`, the effects that refute a claim come before those
-    that support it. Empty if no claim is decided.
+    Effects that answer the question come first. After `no`, the refuting effects come first.
     """
     by_id = {run.case_id: run.case for run in cases}
     claims = [

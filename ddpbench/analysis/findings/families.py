@@ -74,7 +74,7 @@ class Families:
         return self._found[place]
 
     def judge(self, a: CaseRun, b: CaseRun) -> Judgement | None:
-        """Return the judgement of A compared with B; None if no family contains both, or if either has no launch."""
+        """Compare A with B; None if no family contains both, or if either has no launch."""
         family = self.family_of((a, b))
         return family.pair(a.case_id, b.case_id) if family is not None else None
 

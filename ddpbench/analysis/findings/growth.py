@@ -25,10 +25,10 @@ _ByNodes = dict[int, CaseRun]
 
 
 def growth_finding(cases: Sequence[CaseRun]) -> Finding | None:
-    """Return the finding that says how network time grows with the number of nodes.
+    """Return the finding on the growth of network time with the number of nodes.
 
-    It names the strategies with the least and the most network time at the most nodes. None if no two strategies were
-    measured on enough numbers of nodes, or if the two named strategies are not shown to differ.
+    It names the strategies with the least and the most network time. None if these are not shown to differ, or if fewer
+    than two strategies were measured on enough numbers of nodes.
     """
     able = [
         run

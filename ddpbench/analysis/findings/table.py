@@ -18,17 +18,16 @@ def compared(cases: Sequence[CaseRun], withheld: Set[str] = frozenset()) -> Iter
     """Yield a comparison of every case with the best other case of its group, for each topic.
 
     - `buckets`: one strategy's bucket caps at one number of ranks.
-    - `strategies`: the strategies that aggregate at one number of ranks, at DDP's default cap (or the smallest that was
+    - `strategies`: strategies that aggregate, at one number of ranks and at DDP's default cap (or the smallest that was
       run).
-    - `layouts`: one strategy's layouts of a number of ranks on nodes. If there are several layouts, `buckets` and
-      `strategies` compare within a layout.
-    - `ranks`: all cases of a panel that aggregate, at one number of ranks with separate cores for each.
-    - `data`: a case and the same case with its batches in memory, which counts as the best.
-    - `precision`: a case under autocast and the same case in full precision, which counts as the best.
+    - `layouts`: one strategy's layouts of a number of ranks on nodes. With several layouts, `buckets` and `strategies`
+      compare within a layout.
+    - `ranks`: all cases of a panel that aggregate, at one number of ranks with separate cores.
+    - `data`: a case and its copy with batches in memory, which counts as the best.
+    - `precision`: a case under autocast and its copy in full precision, which counts as the best.
 
-    `ratio` is a case's step time divided by that of `best_case_id`. In the first four topics, `best_case_id` is the
-    fastest other case, and `Families` gives the ratio's interval and the verdict. In the last two topics, `judge_pairs`
-    gives them. `withheld` has the ids of cases whose numbers must be wrong. Comparisons with such cases get no verdict.
+    `ratio` is a case's step time divided by that of `best_case_id`. `withheld` has the ids of cases whose numbers must
+    be wrong; they get no verdict.
     """
     every = Families(cases)
     families = Families([run for run in cases if run.case_id not in withheld])  # as in the findings

@@ -22,11 +22,10 @@ FEWEST = 2
 
 
 def wrappers_finding(cases: Sequence[CaseRun]) -> Finding | None:
-    """Return the finding that says which frameworks take longer than plain DDP; None for fewer than `FEWEST` of them.
+    """Return the finding on frameworks that take longer than plain DDP; None for fewer than `FEWEST` frameworks.
 
-    Frameworks that compute the model with another library than torch, such as TensorFlow, are left out, because a
-    difference from DDP would be due to that library. A group of comparable cases with other strategies is also left
-    out, because its question is which strategy to use.
+    Only frameworks that compute the model with torch are compared. A group of comparable cases with strategies other
+    than DDP and frameworks is left out.
     """
     families = Families(cases)
     for members in fair_panels(cases):

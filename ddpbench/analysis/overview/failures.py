@@ -10,7 +10,7 @@ from ddpbench.naming import Namer
 
 
 def failures_of(cases: Sequence[CaseRun]) -> Iterable[CaseFailure]:
-    """Yield a failure for each launch or proof that is not ok, and for each case that is not ok for other reasons."""
+    """Yield a failure for each launch and proof that is not ok, and for each case that failed otherwise."""
     names = Namer(case.case for case in cases)
     for case in cases:
         label = names.full(case.case)

@@ -53,7 +53,7 @@ def step_parts(cases: Sequence[CaseRun]) -> Iterator[StepParts]:
 
 
 def phases_of(cases: Sequence[CaseRun]) -> Iterator[StrategyPhase]:
-    """Yield all spans of each case that records more spans than the standard ones, such as those of `data_parallel`."""
+    """Yield all spans of each case that records more than the standard spans, such as `data_parallel`."""
     for case in cases:
         if case.parts is not None and not STANDARD_SPANS.issuperset(case.parts.spans):
             for order, (span, median_s) in enumerate(case.parts.spans.items()):

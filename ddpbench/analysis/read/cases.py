@@ -101,12 +101,10 @@ def of_no_case(run: RunDir, plan: StoredPlan) -> list[LeftOut]:
 
 
 def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
-    """Return the cases with all values that can only be computed from all cases of the run together.
+    """Return the cases with the values that depend on all cases of the run.
 
-    Launches that are not steady are flagged, and users' own strategies get distinct names. Timings get the correlation
-    of the run's rounds. Two kinds of base cases with which no other case is compared get no speed-up: those of
-    `grouping.base_of_none`, and those that the plan only added as base cases. The second kind may be from a run that
-    had one base case for all launchers.
+    These are flags of launches that are not steady, distinct names of users' strategies, and the correlation of rounds.
+    Base cases with which no other case is compared get no speed-up.
     """
     apart = told_apart([run.case for run in cases])
     cases = [

@@ -169,10 +169,9 @@ class CaseRun:
 
     @property
     def shared_cores_share(self) -> float | None:
-        """Return the largest fraction of a step for which ranks may have waited for shared cores.
+        """Return the largest fraction of a step in which ranks may have waited for shared cores.
 
-        The fraction is 0 if each rank has its own cores, and None if ranks share cores and their processor time was
-        not counted.
+        It is 0 for separate cores, and None if processor time was not counted.
         """
         if not self.planned.oversubscribed:
             return 0.0
@@ -196,7 +195,7 @@ class CaseRun:
 
     @property
     def bucket_bytes(self) -> tuple[int, ...] | None:
-        """Return the bytes of each bucket that DDP built, as the last launch recorded them; None if no launch did."""
+        """Return the bytes of each bucket that DDP built in the last launch; None if not recorded."""
         known = (launch.bucket_bytes for launch in reversed(self.good))
         return next((sizes for sizes in known if sizes is not None), None)
 

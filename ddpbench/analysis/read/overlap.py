@@ -120,12 +120,11 @@ class Breakdown:
 def coverage(
     intervals: NDArray[np.int64], kinds: int
 ) -> tuple[NDArray[np.intp], NDArray[np.int64], NDArray[np.bool_]]:
-    """Divide time into segments within which no interval begins or ends, and return the kinds that cover each segment.
+    """Divide time at the begins and ends of intervals, and return the kinds that cover each segment.
 
-    The rows of `intervals`, shape (n, 4), are group, kind, start and end; `kind` is below `kinds`. Each group has a
-    separate time axis. An interval that does not end after its start is empty. The results are the group and the
-    length of each segment, both of shape (segments,), and whether each kind covers it, shape (kinds, segments).
-    Segments that nothing covers are included.
+    The rows of `intervals`, shape (n, 4), are group, kind (below `kinds`), start and end. Each group has a separate
+    time axis. An interval that does not end after its start is empty. The results are the group and the length of each
+    segment, both of shape (segments,), and whether each kind covers it, shape (kinds, segments).
     """
     table = intervals[intervals[:, 3] > intervals[:, 2]]
     if not len(table):
@@ -177,10 +176,9 @@ def breakdown(
 
 
 def breakdowns(cases: Iterable[Instrumented]) -> Iterator[Breakdown | None]:
-    """Yield the breakdown of each case's instrumented steps, in order; None for a case without instrumented steps.
+    """Yield the breakdown of each case's instrumented steps, in order; None for a case without these steps.
 
-    The results equal those of `breakdown` for each case. Many small cases are processed together, because making a
-    short array takes as long as making one of a hundred times its length.
+    Many small cases together are faster than `breakdown` for each case.
     """
     together: list[Instrumented] = []
     count = 0

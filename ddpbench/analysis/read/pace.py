@@ -119,8 +119,7 @@ def late_s(launches: Sequence[Pacing]) -> float:
     """Return the mean lateness of steps, in seconds of virtual time.
 
     A step's lateness is that of its latest moment on its latest rank. This is an upper bound on how much longer the
-    step is, because later moments may have caught up, and other ranks may not have waited for that rank. The effect
-    of the host's work on transfers is not included.
+    step is. Delays of transfers are not included.
     """
     return float(np.concatenate([launch.lateness_s for launch in launches]).mean())
 

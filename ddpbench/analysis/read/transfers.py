@@ -23,9 +23,8 @@ from ddpbench.analysis.read.queues import after_gathers, served_at
 class Moved:
     """Number and total time (ns) of a launch's transfers of one operation and size.
 
-    An instant in which several transfers over the same links are under way is divided evenly among them, so their times
-    add up to the time in which any of them is under way. This charges too much time to a transfer that waits for
-    latency and moves little, and too little to the others.
+    Concurrent transfers over the same links divide each instant evenly. This charges too much to a transfer that waits
+    for latency and moves little.
     """
 
     count: int = 0

@@ -28,12 +28,11 @@ class Fit:
     """A scaling law fitted to a curve.
 
     `parameters` are `s`, a fraction, or `alpha`, `beta`, and `gamma` in samples/s. `residuals` are the law's speed-up
-    divided by the measured one, minus 1, by world size. `line` has points (world size, speed-up) up to
-    `EXTRAPOLATION` times the largest measured world size.
+    divided by the measured one, minus 1, by world size. `line` has points (world size, speed-up) up to `EXTRAPOLATION`
+    times the largest measured world size.
 
-    `goodness` is the result of a test whether any residual's interval, corrected for their number (Bonferroni),
-    excludes 0. It is undetermined if no point is left to test, or if an interval is missing and none of the known ones
-    excludes 0. `unseen` is the largest misfit, a fraction, that these intervals allow.
+    `goodness` tests whether any residual's interval excludes 0 (corrected by Bonferroni). It is undetermined without a
+    point to test. `unseen` is the largest misfit, a fraction, that the intervals allow.
     """
 
     law: Law
@@ -72,7 +71,7 @@ class Fit:
 
     @property
     def rejected(self) -> bool:
-        """Return whether the law does not fit or is impossible, so that its curve and forecasts must not be shown."""
+        """Return whether the law does not fit or is impossible; its curve must then not be shown."""
         return self.goodness == "beyond error" or self.impossible
 
     @property

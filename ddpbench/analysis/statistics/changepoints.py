@@ -128,9 +128,8 @@ def shifts(values: Sequence[float], cuts: Sequence[int]) -> list[Comparison]:
 def variance_inflation(values: Sequence[float], cuts: Sequence[int]) -> float:
     """Return the factor, at least 1, by which correlation of neighbours raises the variance of a level's mean.
 
-    It is (1 + r) / (1 - r) for values that each have correlation r with the previous one, as in an autoregression. r is
-    estimated from neighbours within levels. Every fitted mean and every fitted place lowers the estimate by about 1 /
-    n, which is added back.
+    It is (1 + r) / (1 - r) for an autoregression with lag-1 correlation r, estimated within levels. Every fitted mean
+    and place lowers the estimate by about 1 / n, which is added back.
     """
     parts = [np.asarray(values[begin:end]) for begin, end in pairwise((0, *cuts, len(values)))]
     rests = [part - part.mean() for part in parts if len(part)]

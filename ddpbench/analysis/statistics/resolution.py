@@ -172,9 +172,8 @@ class Variance:
 class SessionDrift:
     """The variance of the logarithm of step time from session to session, and its source.
 
-    The source is `known` if the value was given, and `of_launches` if it was estimated from the scatter of launches
-    (`drift_of`). It is `of_sessions` if the value was estimated from the sessions of one side of the comparison, and
-    `pooled` if from the sessions of both sides.
+    The source is `known` (given), `of_launches` (estimated by `drift_of`), `of_sessions` (estimated from one side's
+    sessions) or `pooled` (from both sides' sessions).
     """
 
     variance: Variance

@@ -110,13 +110,10 @@ def samples_rate(timings: Sequence[Timing]) -> Interval:
 def median_launch(times: Sequence[float]) -> Interval:
     """Return the median of independent times, one per launch, with its 95 % interval.
 
-    The interval is that of the sign test. It has no ends under `FEWEST_FOR_MEDIAN` times. For any distribution, an
-    interval from the d-th smallest to the d-th largest time covers the median unless fewer than d times are on one side
-    of the median. For five launches, d is 1, and the interval covers 93.75 %. For more launches, the ends are
-    interpolated between the intervals of two neighbouring d. The result covers the median of a smooth distribution in
-    about 95 % of cases (Hettmansperger & Sheather, 1986). If the narrower of the two intervals covers less than
-    `LEAST_COVERAGE`, the wider one is taken, which covers 97 % for six launches, and 98 % for seven and ten. Launches
-    that resemble their neighbours are not independent, and then the interval covers the median less often.
+    The interval is that of the sign test, interpolated between neighbouring order statistics (Hettmansperger &
+    Sheather, 1986), so that it covers the median of a smooth distribution in about 95 % of cases. For five launches, it
+    covers 93.75 %. If the narrower of the two intervals covers less than `LEAST_COVERAGE`, the wider one is taken. It
+    has no ends under `FEWEST_FOR_MEDIAN` times. Correlated launches lower the coverage.
     """
     return _median(times, ALPHA, LEAST_COVERAGE)
 
@@ -210,10 +207,8 @@ def share(
 ) -> Interval:
     """Return the mean part divided by the mean whole, with Fieller's interval.
 
-    A part and its whole are from the same round. The interval contains every ratio r for which the mean of part - r *
-    whole is not distinguished from 0. `wider` is its width relative to the interval of a t-test (`correlation.py`). The
-    ends are None for fewer than `FEWEST` rounds. They are also None if the whole is not distinguished from 0, because
-    then no end bounds the ratio.
+    A part and its whole are from the same round. `wider` is the interval's width relative to a t-test's
+    (`correlation.py`). The ends are None for fewer than `FEWEST` rounds, or if the whole may be 0.
     """
     count = len(wholes)
     part, whole = math.fsum(parts) / count, math.fsum(wholes) / count

@@ -108,11 +108,9 @@ def _batch(timings: Iterable[Timing]) -> float:
 def waterfall_of(cases: Sequence[CaseRun]) -> Iterator[EfficiencyLoss]:
     """Yield the losses and the efficiency of strategies in the largest groups of comparable cases.
 
-    In each group, the reference comes first (see `reference_of`). Then come the other strategies that exchange
-    gradients at the same number of ranks. Each has DDP's default bucket cap or, if that was not run, the smallest cap
-    that was. Cases are left out
-    if they or their base cases have no instrumented steps, or if they have no round in common. So are cases whose
-    model is computed by a different framework than the base case's.
+    The reference comes first (see `reference_of`), then the other strategies that exchange gradients at the same number
+    of ranks, at DDP's default bucket cap (or the smallest that was run). A case is left out if it or its base case has
+    no instrumented steps, if they have no common round, or if their models are computed by different frameworks.
     """
     by_id = {run.case_id: run for run in cases}
     for members in compared_panels(cases):

@@ -132,7 +132,7 @@ class CaseResult:
 
     @cached_property
     def ci_reached(self) -> bool | None:
-        """Return whether the case's interval is as narrow as the experiment requested; None if nothing was timed."""
+        """Return whether the interval is as narrow as the experiment requested; None if nothing was timed."""
         if not self.timings:
             return None
         other = None if self.is_base or self.baseline is None else self.baseline.timings
@@ -155,10 +155,9 @@ class CaseResult:
 
     @property
     def compute_time(self) -> Interval | None:
-        """Return the compute time (seconds per step) of independent ranks with the same computation as this case.
+        """Return the time of forward and backward (seconds per step) of independent ranks.
 
-        Compute time is the time of forward and backward. The case's own compute time is returned if it exchanges
-        nothing, or if its model is computed by a framework other than torch.
+        It is the case's own time if it exchanges nothing, or if a framework other than torch computes its model.
         """
         traits = traits_of(self.case)
         if not traits.exchanges or traits.engine != "torch":

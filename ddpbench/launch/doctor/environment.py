@@ -53,7 +53,7 @@ _OFF = ("", "0", "OFF", "FALSE", "PASSIVE", "WARN", "VERSION")
 
 
 def threads(host: Host) -> Iterator[CheckResult]:
-    """Report variables such as OMP_NUM_THREADS that are set here, because ddpbench gives ranks its own values."""
+    """Report variables such as OMP_NUM_THREADS, which ddpbench sets for ranks to its own values."""
     given = [f"{name}={host.env[name]}" for name in SET_FOR_RANKS if name in host.env]
     if given:
         yield ok(

@@ -36,10 +36,7 @@ class Way:
 
 
 def ways(host: Host) -> list[Way]:
-    """Return the ways to train here, GPUs first.
-
-    There are none if this is not Linux, or if torch is broken or lacks gloo, which ddpbench itself needs.
-    """
+    """Return the ways to train here, GPUs first; none without Linux, or without torch and gloo."""
     facts = host.torch().facts
     if facts is None or not facts["distributed"] or not facts["built_in"]["gloo"]:
         return []

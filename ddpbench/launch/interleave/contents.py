@@ -31,10 +31,10 @@ def repository_inside(place: Path, root: Path) -> Path | None:
 
 
 def may_be_shared(inner: Path, root: Path, sides: Sequence[Placed]) -> bool:
-    """Return whether both sides may use the files of the repository `inner`, which is inside the repository `root`.
+    """Return whether both sides may use the repository `inner`, which is inside the repository `root`.
 
-    They may if `inner` is a different project, such as a clone of a dependency, because commits of `root` do not have
-    its files. A submodule may be shared if both sides record the commit of it that is checked out, without changes.
+    They may if `inner` is a different project, such as a clone of a dependency, or a submodule whose unchanged checkout
+    is the commit that both sides record.
     """
     if is_same_repository(inner, root) or _has_common_commits(inner, root):
         return False

@@ -90,10 +90,9 @@ def _changed(override: str, change: Callable[[str], str]) -> str:
 def with_checked_files(sides: tuple[Placed, Placed]) -> tuple[Placed, Placed]:
     """Check that every user's file that a side measures is in the side's own code.
 
-    Nothing is checked if both sides run the code in the working directory. Three kinds of shared files are allowed:
-    profiles outside of both sides' repositories; files of strategies and algorithms that ship with ddpbench's
-    experiments; and installed packages' modules, which are the same on both sides. If a workload is in a shared module
-    and the sides differ only in their code, the returned sides' processes check that they import their side's code.
+    Shared files are allowed if they are profiles outside of both repositories, ship with ddpbench's experiments, or
+    belong to installed packages. Nothing is checked if both sides run the code in the working directory. The processes
+    of returned sides may check their imports.
 
     Args:
         sides: both sides, as returned by `with_overrides` and `with_search`.

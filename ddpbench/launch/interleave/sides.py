@@ -320,7 +320,7 @@ def _root_above() -> Path | None:
 
 
 def same_code(base: Placed, new: Placed) -> str:
-    """Return a remark that both sides measure the same unchanged commit in the same way; empty if they do not."""
+    """Return a remark that both sides measure the same commit in the same way; empty if they differ."""
     alike = (
         base.commit == new.commit
         and same_environment(base.python, new.python)

@@ -262,7 +262,7 @@ class Turns:
 
 
 def too_short(total_s: float, left_s: float, round_s: float, fewest: int) -> str:
-    """Return a sentence if the time is too short for `fewest` rounds as long as the first; empty if it suffices."""
+    """Return a sentence if the time does not suffice for `fewest` rounds as long as the first; else empty."""
     rounds = 1 + max(0, math.floor(left_s / round_s)) if round_s > 0 else fewest
     if rounds >= fewest:
         return ""

@@ -44,7 +44,7 @@ class FlowVisitor:
         return (last or frozenset()).union(*self._ends)
 
     def block(self, body: list[ast.stmt], state: State | None) -> State | None:
-        """Return the assignments that may be in effect after `body`; None if execution cannot reach its end."""
+        """Return the assignments that may be in effect after `body`; None if its end is unreachable."""
         for each in body:
             if state is None:
                 return None

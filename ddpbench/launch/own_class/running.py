@@ -43,9 +43,9 @@ class Beginning:
 def beginnings(
     tracer: Tracer, variables: Variables, loop: TrainingLoop, names: Iterable[str]
 ) -> dict[str, Beginning]:
-    """Return, by name, the value before the first batch of each name in `names` that keeps its value after a step.
+    """Return the value before the first batch of each name that keeps its value after a step.
 
-    A name that is local to a function called for each batch does not keep its value.
+    Local names of a function called for each batch do not.
     """
     within = {id(each) for part in (loop.node, *loop.body) for each in walk(part)}
     attributes = _attributes(loop, within)

@@ -103,7 +103,7 @@ def _unparsed(node: ast.AST) -> str:
 
 
 def in_order(made: Mapping[str, list[ast.stmt]]) -> list[ast.stmt]:
-    """Return the statements that assign these names, ordered so that each name comes after the names it depends on."""
+    """Return the statements that assign these names, each after the names that it depends on."""
     found: dict[str, list[ast.stmt]] = {}
 
     def take(name: str, around: frozenset[str]) -> None:

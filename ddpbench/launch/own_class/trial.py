@@ -35,9 +35,9 @@ _BATCHLESS, _MOST = 8, 64
 
 
 def trial_of(path: Path, source: bytes, *, timeout_s: float = INSPECTION_TIMEOUT_S) -> tuple[bool, str]:
-    """Try a step of the generated class in a script's source; return whether it works, and a sentence about the result.
+    """Try a step of the generated class; return whether it works, and a sentence about the result.
 
-    The script is imported in another process as if it were at `path`, so that it can import modules next to it.
+    The script is imported in another process as if it were at `path`.
 
     Raises:
         LaunchError: the process cannot be started.

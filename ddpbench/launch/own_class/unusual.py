@@ -70,9 +70,9 @@ def clearing_lines(script: Script) -> list[int]:
 
 
 def skips(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
-    """Yield each `continue` that skips an update, and each `break` and `return`, with a phrase that says when it runs.
+    """Yield each `continue` that skips an update, and each `break` and `return`, with the condition in words.
 
-    The phrase is empty for a statement that runs in each batch.
+    The condition is empty for a statement that runs in each batch.
     """
     updates = [
         each.lineno for each in in_step(body) if isinstance(each, ast.Call) and last_name(each) == "step"

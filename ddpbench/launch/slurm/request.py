@@ -62,11 +62,10 @@ class Option:
 class Request:
     """The options of Slurm jobs for an experiment.
 
-    `sizes` has the number of nodes of each job, ascending. `time_s` is the jobs' time limit in seconds; if it is None,
-    the limit is derived from the estimated time. `setup` has shell lines that run before anything else, such as `module
-    load cuda`. `port` is the port on the first node at which a job's processes (slots) meet; if it is None, it is
-    derived from the job's id. `local` is a folder on each node's own disk, for clusters without a shared directory;
-    otherwise it is empty. The nodes' shells expand variables in `local`.
+    `sizes` has the number of nodes of each job, ascending. `time_s` is the time limit in seconds; None derives it from
+    the estimate. `setup` has shell lines that run first, such as `module load cuda`. `port` is the port on the first
+    node at which slots meet; None derives it from the job's id. `local` is a folder on each node's own disk, for
+    clusters without a shared directory, or empty. The nodes' shells expand variables in `local`.
     """
 
     sizes: tuple[int, ...]

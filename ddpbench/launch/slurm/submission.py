@@ -41,10 +41,10 @@ _START_S = 300.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubmittedJob:
-    """A submitted job, and how many launches and sessions its run had when the job was submitted.
+    """A submitted job, and its run's launches (with proofs) and sessions when it was submitted.
 
-    `launches` includes proofs. If the nodes share no directory, `nodes` names the nodes on which the job was last seen,
-    and `fetched` says whether its final records have been fetched.
+    Without a shared directory, `nodes` names the nodes of the job, and `fetched` says whether its final records were
+    fetched.
     """
 
     job_id: str

@@ -151,19 +151,18 @@ def note_characters(width_in: float) -> int:
 def wrapped(text: str, width: int) -> list[str]:
     """Return the lines of a text, each at most `width` characters long.
 
-    No-break spaces keep `shrunk /4`, `8 x 1` and `1 Gbit/s` on one line. If the text is longer than `_MOST_CHARACTERS`,
-    its middle is left out, because each line makes the picture higher.
+    No-break spaces keep `shrunk /4`, `8 x 1` and `1 Gbit/s` on one line. The middle of a text longer than
+    `_MOST_CHARACTERS` is left out, because each line makes the picture higher.
     """
     return textwrap.wrap(_WHOLE.sub("\N{NO-BREAK SPACE}", within(clean(text), _MOST_CHARACTERS)), width)
 
 
 @contextmanager
 def drawing(families: Sequence[str] = ()) -> Iterator[set[str]]:
-    """Set matplotlib to `style.SETTINGS` and its own defaults within this context, and ignore a user's matplotlibrc.
+    """Set matplotlib to `style.SETTINGS` within this context, ignoring a user's matplotlibrc.
 
-    The context yields a set. After the context, the set holds the characters that were drawn as boxes, because
-    neither the figures' font nor one of `families` has them. Texts are passed through `clean`, because matplotlib
-    also writes them into comments of an SVG.
+    After the context, the yielded set has the characters drawn as boxes, which neither the figures' font nor `families`
+    have. Texts are passed through `clean`, because matplotlib also writes them into comments of an SVG.
     """
     import matplotlib as mpl
 

@@ -150,10 +150,8 @@ def _heading(heading: str, over: bool, above: int) -> str:
 def grouped_rows(axes: Axes, groups: Groups, xlabel: str, *, above: int = 0) -> None:
     """Draw points on horizontal rows, with a heading above each group.
 
-    The x axis starts at 0. If the points span a decade, it is logarithmic instead, and fits the points.
-
-    If `above` is 0, a point's words are to its right. If `above` is 1, its name and words are on one line above it, so
-    that the axes have the full width. If `above` is 2, the name has separate lines.
+    The x axis starts at 0, or is logarithmic if the points span a decade. `above` is 0 for words to the right of a
+    point, 1 for name and words on one line above it, and 2 for separate lines.
     """
     place = 0.0
     ticks: list[tuple[float, str]] = []

@@ -64,7 +64,7 @@ def logarithmic(axis: Axis, low: float, high: float) -> None:
 def log_ticks(low: float, high: float, length_in: float, *, along: bool) -> Sequence[float]:
     """Return the ticks of a logarithmic axis `length_in` inches long, from `low` to `high`.
 
-    `along` is true for an x axis. Its labels are next to each other, so their widths decide whether they collide.
+    `along` is true for an x axis, whose labels may collide by their widths.
     """
     ladders = _LADDERS[0 if high / low < 6 else 1 if high / low < 40 else 2 :]
     found: list[float] = []

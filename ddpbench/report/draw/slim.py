@@ -41,8 +41,7 @@ def prefix_of(file_name: str, form: str) -> str:
 def slim(svg: bytes, prefix: str, size: tuple[int, int]) -> bytes:
     """Return the SVG without metadata and unused ids, with rounded, relative paths, and each style written once.
 
-    So that a page can hold several such SVGs, `prefix` is the root's id and begins all other ids, and style rules apply
-    within this SVG only. `size` is its width and height in CSS pixels.
+    `prefix` begins all ids and style rules, so that a page can hold several SVGs. `size` is in CSS pixels.
     """
     root = ElementTree.fromstring(svg)
     _drop(root)

@@ -22,10 +22,9 @@ third.
 
 
 class Reducers:
-    """The DDP modules of a replica; the replica or a framework has made them.
+    """The DDP modules of a replica: usually one, several if a step calls several modules.
 
-    There is usually one module. There are several if a workload's step calls several modules, and none if a framework
-    does not wrap the model of a single process.
+    There is none if a framework does not wrap the model of a single process.
     """
 
     def __init__(

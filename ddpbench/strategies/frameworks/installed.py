@@ -78,10 +78,7 @@ def versions(name: str) -> dict[str, str]:
 
 
 def missing(name: str) -> str | None:
-    """Explain in words why a framework cannot be used here, and how to install it, or return None if it can.
-
-    This imports nothing. If an installed package fails on import, the ranks report the failure.
-    """
+    """Return why a framework cannot be used here and how to install it, or None. This imports nothing."""
     framework = FRAMEWORKS[name]
     line = command("pip", "install", f"ddpbench[{framework.extra}]")
     for needed in framework.needs:

@@ -185,15 +185,9 @@ def _group(rows: list[list[int]]) -> dist.ProcessGroup:
 class NotedStage(CheckedStage):
     """A stage that records its computation for each microbatch, and its messages to and from its neighbours.
 
-    The time between two computations is recorded as `synchronize`. It contains waiting for a neighbour or for other
-    pipelines, and torch's own work.
-
-    During a step only times are stored, with one call of a Python function per computation or sent message. The records
-    are made later, because any time that a stage spends between two computations delays all stages. After a
-    computation, each function call takes microseconds, because the computation has displaced the caches. Nothing is
-    stored for a received message: torch requests it right after the previous operation, and it has arrived when the
-    computation that needs it starts. (GPipe requests its first gradient only once its activations are sent; no
-    neighbour has a gradient before that.)
+    The time between two computations is recorded as `synchronize`: waiting for others, and torch's own work. During a
+    step only times are stored, because any delay of a stage delays all stages. Nothing is stored for a received
+    message, which torch requests early and which has arrived when its computation starts.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -345,7 +339,7 @@ def sizes_of(ops: Sequence[dist.P2POp]) -> list[int]:
 
 
 class TimedSends(NotedStage):
-    """A stage whose sent messages record when they start and, if that can be observed, when they end."""
+    """A stage whose sent messages record their start and, if it can be observed, their end."""
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
         return self._timed(CheckedStage.get_fwd_send_ops(self, fwd_chunk_id), (0, fwd_chunk_id))

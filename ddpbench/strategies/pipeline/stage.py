@@ -17,9 +17,9 @@ _MESSAGE_BYTES = 1 << 16
 
 
 class CheckedStage(PipelineStage):
-    """A stage that sends its neighbours the shapes and dtypes of its tensors as JSON, where torch would use pickle.
+    """A stage that sends its neighbours the shapes and dtypes of its tensors as JSON instead of pickles.
 
-    It overrides two private methods of torch 2.13. Under older versions of torch, stages still exchange pickles.
+    It overrides two private methods of torch 2.13. Under older versions, stages still exchange pickles.
     """
 
     def _send_meta(self, meta: Any, dst_stage: int) -> None:

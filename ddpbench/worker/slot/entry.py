@@ -31,12 +31,10 @@ GOODBYE_S = 5.0
 
 
 def run(run_dir: Path, *, retry_failed: bool = False, env: Mapping[str, str] = os.environ) -> int:
-    """Run a slot from start to end. Return its exit code and leave no process behind.
+    """Run a slot from start to end; return its exit code and leave no process behind.
 
     The exit code is 0 if every case is ok or skipped, 1 if a case failed or the job could not continue, 2 if the
     request was wrong and nothing was measured, and 130 after an interruption.
-
-    If the slots end early, the first slot of each node prints why.
     """
     run_directory = RunDir(run_dir)
     try:

@@ -214,11 +214,10 @@ class Training:
         self._begun = begun
 
     def check_even(self, control: Control) -> None:
-        """Check that passes over the data are equally long on all ranks, as far as the lengths are known at this time.
+        """Check that passes over the data are equally long on all ranks, as far as known.
 
-        Ranks repeat their data endlessly, so without this check they would not notice that another rank's data end
-        earlier. With `data = "memory"`, ranks may stop at different numbers of batches. So if a rank's length is
-        unknown, an error is raised only if the rank has already exceeded the shortest known length.
+        Ranks repeat their data endlessly, and would not notice another rank's end. With `data = "memory"`, an unknown
+        length is wrong only if it has exceeded the shortest known one.
 
         Raises:
             ValueError: the lengths differ; raised on all ranks.

@@ -111,8 +111,7 @@ def averaging_of(replica: PeriodicReplica, step: int, ranks: int) -> tuple[list[
 def log_of(replica: OrderedReplica) -> list[tuple[int, int]]:
     """Check and return the replica's update log.
 
-    There is one pair per update: the rank whose gradient was applied, and the number of updates that the parameters had
-    received before the rank computed this gradient.
+    Each pair is the rank whose gradient was applied, and the number of updates in the parameters that it used.
 
     Raises:
         TypeError: `log()` returned something else.

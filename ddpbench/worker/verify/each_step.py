@@ -40,9 +40,8 @@ def is_own(training: Training) -> bool:
 class EachStep:
     """Compares the gradients of a user's strategy in each of its first steps.
 
-    Before a step, every rank computes its own batch's gradient from its replica's parameters. The strategy must return
-    the average of these gradients over ranks. Comparing each step finds a hook that goes wrong from its second call on,
-    even if the hook rounds so coarsely that parameters cannot be compared.
+    The strategy must return the average of all ranks' gradients, computed from its own parameters. This finds hooks
+    that go wrong from their second call on, even if rounding forbids a comparison of parameters.
     """
 
     def __init__(self, comparer: Comparer, replica: Replica, model: torch.nn.Module) -> None:

@@ -100,11 +100,10 @@ class OneProcess:
         return model
 
     def copied(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Return a copy of a model. The copy trains exactly as the model does.
+        """Return a copy of a model that trains exactly as the model does.
 
-        If `copy.deepcopy` cannot make such a copy, a fresh model is loaded with the model's state. `deepcopy` loses
-        parameters' hooks, parts of TorchScript modules, and memory shared by parameters. `deepcopy` fails for computed
-        weights, such as those of `weight_norm`, and for objects such as a lock or an open file.
+        Where `copy.deepcopy` fails or loses hooks, shared memory or parts of TorchScript modules, a fresh model is
+        loaded with the model's state.
         """
         scripted = any(isinstance(each, torch.jit.ScriptModule) for each in model.modules())
         if not scripted and not hooked_parameters(model) and not share_memory(model):

@@ -285,10 +285,10 @@ def unreached_seen(
 
 
 def not_moved(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """Make a few updates. Return a sentence that names parameters which have a gradient but do not change, or `""`.
+    """Make a few updates; name parameters that have a gradient but do not change, or return `""`.
 
-    An unchanged parameter is reported only if its learning rate was 0 in each update, or if no parameter changed. With
-    a small learning rate, a change may be too small for the parameter's type.
+    An unchanged parameter counts if its learning rate was always 0, or if no parameter changed: a small change may be
+    lost in rounding.
     """
     watch = _Watch(model, [optimizer])
     for _ in range(UPDATES):

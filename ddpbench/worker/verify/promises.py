@@ -82,10 +82,8 @@ MOST_STEPS_APART = 100
 def follows_updates(training: Training) -> bool:
     """Return whether steps after the first update are compared too, on separate batches.
 
-    For most strategies this is not needed, because replicas that stay equal prove the later steps too. It is needed if
-    ranks hold different parts of the model, or receive parameters. It is also needed for a framework, whose loop may
-    use a wrong learning rate on all ranks or train on the previous batch, and whose optimizer shows its momentum only
-    after the first update. A user's own strategy or algorithm may do any of this.
+    Replicas that stay equal prove later steps. But ranks may hold different parts, receive parameters, or use a
+    framework or a user's algorithm, whose loop may apply a wrong learning rate, batch or momentum later.
     """
     strategy, own = training.strategy, is_own(training)
     return own or not strategy.replicas_equal or strategy.sends_parameters or bool(strategy.framework)

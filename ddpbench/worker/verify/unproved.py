@@ -79,10 +79,10 @@ class FailedChange:
     """Repeats one process's training of a model in its initial state, and returns the model's parameters."""
 
     def explained(self, one: OneProcess) -> Explained:
-        """Repeat one process's training with other roundings, and return how much of the error these roundings explain.
+        """Repeat one process's training with other roundings; return how much of the error these explain.
 
-        `Explained.whole` is false if one process's training gives other results even with the same roundings, or if
-        its backward is not linear in the loss. All ranks must call this method together.
+        `Explained.whole` is false if training is not repeatable, or if its backward is not linear in the loss. All
+        ranks must call this method together.
         """
         plain, rounding = rounding_of_changes(one, self.train, parameters=False)
         twice = changes_of_twice(one, self.train)

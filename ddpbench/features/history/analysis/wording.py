@@ -233,7 +233,7 @@ def remarks(history: History) -> list[str]:
 
 
 def gap_words(history: History, case: CaseHistory) -> str:
-    """Return a sentence that names the runs in which a case has no step time; empty if there are none."""
+    """Name the runs in which a case has no step time; empty if there are none."""
     gaps = case.gaps
     if not gaps:
         return ""

@@ -132,7 +132,7 @@ def setting_words(group: Sequence[TrainedCase]) -> tuple[str, ...]:
 
 
 def apart_words(groups: Sequence[Sequence[TrainedCase]]) -> list[str]:
-    """Return, for each group, a phrase that distinguishes it from other groups; empty if there is only one group."""
+    """Return a phrase that distinguishes each group; empty for a single group."""
     cases = [fullest([line.row for line in group]).case for group in groups]
     names = [name for name in PANEL if name not in ("local_batch", "global_batch", "scaling")]
     namer = Namer(cases)

@@ -12,8 +12,7 @@ from ddpbench.strategies.frameworks.imports import imported
 def environment_of(job: Job) -> Any:
     """Return a Lightning ClusterEnvironment for ranks that ddpbench has started.
 
-    It describes each rank as a node with one device, so that Lightning neither reorders ranks nor assigns devices.
-    Lightning's own environments would look for a rendezvous address. One of these environments also deletes WORLD_SIZE.
+    It describes each rank as a node with one device, so that Lightning does not reorder ranks or assign devices.
     """
     environments: Any = imported("lightning", "lightning.fabric.plugins.environments")
 

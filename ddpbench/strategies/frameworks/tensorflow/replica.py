@@ -21,12 +21,11 @@ _SUMS = "_all_reduce_sum_gradients"
 class TfReplica(Replica):
     """The replicas of a Keras model in this process.
 
-    A timed step is one tf.function, as in TensorFlow's guides: `gradients_of` only takes the batch, and `apply` makes
-    the full step, after which the loss is known. Instrumented steps run the step in parts, so that each can be timed.
+    A timed step is one tf.function: `gradients_of` takes the batch, and `apply` makes the full step. Instrumented steps
+    run in parts, so that each can be timed.
 
-    The proof asks for gradients between `gradients_of` and `apply`. These gradients come from the same computation in
-    parts, and `apply` still makes the full step. So the proof covers the full step: its update must equal what torch's
-    optimizer computes from the proved gradients.
+    For a proof, the gradients come from the parts, and `apply` makes the full step. Its update must equal what torch's
+    optimizer computes from these gradients.
 
     Copying a batch from torch's memory to TensorFlow's devices is recorded as `data`.
     """

@@ -118,11 +118,10 @@ class TfMirrored(_Tf[TfMirroredOptions]):
 
 
 class TfMultiWorker(_Tf[TfMultiWorkerOptions]):
-    """tf.distribute.MultiWorkerMirroredStrategy with one process per rank. TensorFlow's servers sum the gradients.
+    """tf.distribute.MultiWorkerMirroredStrategy with one process per rank, whose servers sum the gradients.
 
-    Ranks exchange the addresses of their servers for `TF_CONFIG`. Otherwise the loop is the same as for `tf_mirrored`,
-    but with one replica in each process, which takes the rank's part of the batch. A step returns the loss over all
-    ranks, because the loop in TensorFlow's guide sums the loss over replicas. A single rank starts no cluster.
+    Ranks exchange their addresses for `TF_CONFIG`. The loop is that of `tf_mirrored` with one replica per process. A
+    step returns the loss over all ranks. A single rank starts no cluster.
     """
 
     name = "tf_multi_worker"
