@@ -170,7 +170,7 @@ def _against_fabric(setting: Mapping[str, Any], backend: str) -> Iterator[Proble
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Laid:
-    """What is decided for a combination: ranks, nodes, samples per step, device, backend, links."""
+    """A combination's ranks, nodes, samples per step, device, backend and links."""
 
     world_size: int
     nodes: int

@@ -84,7 +84,7 @@ def _wants_value(scheduler: Any) -> bool:
 
 
 def _stepping(scheduler: Any) -> Callable[..., None]:
-    """Return a hook that steps a scheduler. A benchmark may go on after a scheduler such as OneCycleLR has ended."""
+    """Return a hook that steps a scheduler. A benchmark may continue after a scheduler such as OneCycleLR has ended."""
     ended = False
 
     def step(*_: Any) -> None:

@@ -224,7 +224,7 @@ def _in_one(choice: Choice) -> str:
 
 
 def _gain(ranks: str, name: str, gain: str, choices: Sequence[Choice]) -> str:
-    """Compare the ranks with one rank. The one rank uses torch, whatever the framework of the chosen case."""
+    """Compare the ranks with one rank of torch, even if the chosen case has another framework."""
     one = "one rank" if _all_torch(choices) else "one rank in torch"
     return f"{ranks} with {name} train {gain} times as fast as {one}"
 

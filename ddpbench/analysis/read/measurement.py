@@ -322,7 +322,7 @@ def _own_step_s(blocks: Mapping[int, Block]) -> float:
 
 
 def _series(ranks: Mapping[int, Mapping[int, Block]]) -> dict[int, NDArray[np.int64]]:
-    """Return each rank's step durations (ns), from the blocks that all ranks recorded."""
+    """Return each rank's step times (ns), from the blocks that all ranks recorded."""
     shared = sorted(set.intersection(*(set(blocks) for blocks in ranks.values())))
     return {
         rank: np.array([time_ns for index in shared for time_ns in blocks[index].step_ns], np.int64)

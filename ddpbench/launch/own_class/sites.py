@@ -93,7 +93,7 @@ class Sites:
     def _is_after(self, site: ast.AST, read: ast.AST, made: ast.AST | None = None) -> bool:
         """Return whether `site` always runs after the last time that `read` runs.
 
-        `made` is the function or module of the variable. Later calls of a function have new variables of its own.
+        `made` is the function or module of the variable. Each call of a function has new variables.
         """
         own = self.variables.function(site)
         reads = self._leading_to(read, own)
