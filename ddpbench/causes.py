@@ -169,7 +169,7 @@ def _named(kind: str, words: str) -> str:
 def meaningful(text: str) -> str:
     """Return the part of an exception's text that says what is wrong, as one line.
 
-    If the text has a traceback from another process, such as a loader worker, use the exception at the traceback's end.
+    Of a traceback from another process, such as a loader worker, use the exception at its end.
     """
     if _TRACEBACK in text:
         return _of_traceback(text)
@@ -241,7 +241,7 @@ def _cut(text: str, longest: int) -> str:
 
 
 def is_users(path: str) -> bool:
-    """Return whether a file belongs neither to Python, nor to an installed package, nor to this package."""
+    """Return whether a file belongs to neither Python, an installed package nor this package."""
     if path.startswith("<") or "/site-packages/" in path or "/dist-packages/" in path:
         return False
     return not os.path.realpath(path).startswith(_LIBRARIES)

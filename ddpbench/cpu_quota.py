@@ -68,7 +68,7 @@ def memory_quota(sys_root: Path = _SYS, proc_root: Path = _PROC) -> int | None:
 
 
 def memory_left(sys_root: Path = _SYS, proc_root: Path = _PROC) -> int | None:
-    """Return the bytes that this process's control group and its parents may still use; None if none sets a limit."""
+    """Return the bytes that this process's control group and its parents may still use; None without a limit."""
     limits = memory_files("memory.max", "memory.limit_in_bytes", sys_root, proc_root)
     left: list[int] = []
     for path in limits:

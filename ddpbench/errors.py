@@ -129,7 +129,7 @@ class RecordError(DdpbenchError):
 
 
 class UnreadableError(RequestError, RecordError):
-    """A file of a run directory that cannot be read, or that is a link, a pipe or a device and not a regular file."""
+    """A file of a run directory cannot be read, or is a link, a pipe or a device."""
 
 
 class LaunchError(DdpbenchError):

@@ -103,10 +103,9 @@ _NEXT_CELL = re.compile(r"""([;|\t\n][\s"]*+)('*+)""")
 def escape_csv(text: str) -> str:
     """Return a text for a CSV cell that no spreadsheet takes for a formula; `unescape_csv` reverses this.
 
-    An apostrophe is put in front of a text that begins with `=`, `+`, `-` or `@`, even if white space or quotes come
-    first. The same is done if the text begins with a tab, a line break or an apostrophe. Some spreadsheets start a new
-    cell at any `;`, `|`, tab or line break within the text, so a formula that follows one also gets an apostrophe.
-    Don't pass numbers: they need no escaping.
+    An apostrophe is put in front of a leading `=`, `+`, `-` or `@`, also after white space or quotes, and of a leading
+    tab, line break or apostrophe. Some spreadsheets start a cell at any `;`, `|`, tab or line break, so formulas there
+    get one too. Numbers need no escaping.
     """
     plain = _NEXT_CELL.sub(_marked, clean(text))
     marked = plain.startswith((_TEXT_MARK, "\t", "\n")) or plain.lstrip('" \t\n').startswith(tuple(_FORMULA))

@@ -25,7 +25,7 @@ def tell(text: str) -> None:
 def explained(error: BaseException) -> int:
     """Return the exit code for an exception, after printing its traceback.
 
-    For a SystemExit with a code other than 1, nothing is printed, because the code itself says why the process ends.
+    A SystemExit with a code other than 1 prints nothing, because the code says why the process ends.
     """
     code = error.code if isinstance(error, SystemExit) else None
     if isinstance(code, int) and code != 1:

@@ -160,9 +160,8 @@ def _reap() -> bool:
 class Traces:
     """Files and shared memory that a launch may leave behind.
 
-    `path` is the launch's own temporary folder, inside the run directory if sockets can be made there. Ranks use it
-    unless the user has set TMPDIR, perhaps because data are staged in that folder. Then `path` holds only the sockets
-    of Python's multiprocessing servers for loader workers.
+    `path` is the launch's own temporary folder, inside the run directory if sockets can be made there. If the user has
+    set TMPDIR, perhaps for staged data, `path` holds only the sockets of Python's multiprocessing servers.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -196,7 +195,7 @@ class Traces:
             yield f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def use(self) -> None:
-        """Make this process, and all processes that it forks, put their files where `clear` and `remove` find them."""
+        """Make this process, and all that it forks, put their files where `clear` and `remove` find them."""
         own: Any = process.current_process()
         own._config["semprefix"] = f"/{self._prefix}"
         setattr(shared_memory, "_SHM_NAME_PREFIX", f"/{self._prefix}_")  # noqa: B010 - it is not declared
@@ -266,7 +265,7 @@ def guarded(
     """Do `work` in a separate process, then end with its exit code, or when `connection` is closed.
 
     All descendants are ended first, and their files in `folder` are removed. Without a connection, this process ends
-    when `parent` (a process id) does, unless it was started under nohup.
+    with the process `parent`, unless it was started under nohup.
     """
     woken, wake = os.pipe()
     for descriptor in (woken, wake):

@@ -156,7 +156,7 @@ class Dealt(Generic[_Question, _Answer]):
     def answers(self, on_done: Callable[[int], None] = lambda done: None) -> list[_Answer]:
         """Return all answers in the order of their questions.
 
-        `on_done` is called with the number of answers so far, before each question that this process answers.
+        `on_done` gets the number of answers so far, before each question that this process answers.
         """
         for number in self._left:
             on_done(len(self._found))
@@ -189,9 +189,9 @@ _OF_A_REPORT = (
 
 
 def for_report(cases: int) -> Others:
-    """Start helpers for a report on this many cases; start none if the report is too small to benefit.
+    """Start helpers for a report on this many cases, if it is large enough to benefit.
 
-    Call this before importing pandas, so that the helpers start during that import.
+    Call this before importing pandas, so that the helpers start meanwhile.
     """
     settle_matplotlib()
     return start_others(*_OF_A_REPORT) if cases >= WORTH_STARTING else NOBODY

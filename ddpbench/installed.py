@@ -203,9 +203,9 @@ def listed(kind: str, shipped: Iterable[str]) -> dict[str, str]:
 
 
 def hidden(kind: str, shipped: Iterable[str]) -> dict[str, str]:
-    """Return a sentence, by name, about each name in `shipped` that a package has also registered for this kind.
+    """Return a sentence on each shipped name that a package has also registered for this kind.
 
-    Such a name always refers to ddpbench's own object, so that a package cannot change what an experiment measures.
+    The name always refers to ddpbench's object, so that a package cannot change what an experiment measures.
     """
     taken, found = {*shipped}, dict[str, str]()
     article = "an" if kind[0] in "aeiou" else "a"

@@ -56,7 +56,7 @@ class Setting:
 class Namer:
     """Names cases by the settings that distinguish them from each other.
 
-    A case that was not given to the constructor is named as if it had been given.
+    Other cases are named as if the constructor had got them.
     """
 
     def __init__(self, cases: Iterable[Case], *, among: Namer | None = None) -> None:
@@ -79,7 +79,7 @@ class Namer:
         return Namer(cases, among=self._whole or self)
 
     def full(self, case: Case, *, but: Collection[str] = ()) -> str:
-        """Return a case's full name: its label, and the settings that distinguish it from other cases with that label.
+        """Return a case's full name: its label, and the settings that distinguish it within that label.
 
         Words in `but` are left out.
         """
@@ -98,8 +98,7 @@ class Namer:
     def short(self, case: Case, of: Iterable[str] | None = None, *, layouts: bool = True) -> str:
         """Return a case's short name: its strategy, ranks, and the settings that distinguish it within that strategy.
 
-        If `of` is given, the case is distinguished only by these fields and, if `layouts` is true, by its layout on
-        nodes.
+        `of` restricts the distinguishing fields; `layouts` adds the layout on nodes.
         """
         words = self._among(case)._parts[case] if of is None else self.details(case, of, layouts=layouts)
         return ", ".join([self.strategy(case), ranks_of(case), *words])
@@ -130,10 +129,10 @@ class Namer:
         return [*words, *([layout_of(case)] if layouts and alike.several_layouts(case.world_size) else [])]
 
     def apart(self, case: Case, of: Iterable[str] = EVERY) -> list[str]:
-        """Describe a case's values of those fields in `of` in which the named cases differ.
+        """Describe a case's values of the fields in `of` in which the named cases differ.
 
-        An option of a workload or strategy is included if cases of that workload or strategy differ in it. If workloads
-        differ, the other fields are compared only within each workload, because many of them depend on the workload.
+        Options are compared within their workload or strategy. If workloads differ, other fields are compared within
+        each.
         """
         return self._among(case)._all.words(case, of)
 

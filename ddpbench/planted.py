@@ -12,9 +12,7 @@ from pathlib import Path
 
 
 def is_planted(path: Path) -> bool:
-    """Return whether another user owns a path in a folder in which everybody can write, such as /tmp.
-
-    Root's files never count.
+    """Return whether another user (except root) owns a path in a folder that all can write, such as /tmp.
 
     Raises:
         OSError: the path does not exist, or cannot be reached.
@@ -39,7 +37,7 @@ def is_planted_in(folder: int, owner: int) -> bool:
 def other_owner(folder: int) -> str:
     """Return the name of the user who owns an open folder; empty if that is this user, or trusted root.
 
-    Bind mounts and file servers may show a different user id, so the owner of a new file is compared.
+    The owner of a new file is compared, because bind mounts and file servers may show a different user id.
     """
     owner = os.fstat(folder).st_uid
     if owner == os.geteuid() or (
@@ -55,7 +53,7 @@ def other_owner(folder: int) -> str:
 
 
 def shown_as(folder: int) -> int | None:
-    """Return the user id shown as the owner of this user's new files in an open folder; None if no file can be made."""
+    """Return the user id that an open folder shows for this user's new files; None if none can be made."""
     import tempfile
 
     try:

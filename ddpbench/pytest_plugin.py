@@ -718,7 +718,7 @@ def _read_option(config: pytest.Config, name: str, read: Callable[[str], float])
 def pytest_report_teststatus(
     report: pytest.CollectReport | pytest.TestReport, config: pytest.Config
 ) -> tuple[str, str, str] | None:
-    """Count a test that the gate cannot decide as `undecided`, neither passed nor failed."""
+    """Count a test that the gate cannot decide as `undecided`."""
     found = (_UNDECIDED, True) in map(tuple, getattr(report, "user_properties", ()))
     if found and report.when == "call" and report.outcome == "passed":
         return "undecided", "u", "UNDECIDED"

@@ -55,8 +55,8 @@ class ExchangedError(OSError):
 def make_folder(name: str, folder: int, mode: int = 0o777) -> int:
     """Make a subfolder of an open folder, and return its descriptor after checking that it is the new one.
 
-    A user who can rename entries could have replaced it. A replacement belongs to another user, is not empty, or is at
-    least 5 s older than this call on the disk's clock. It is left as it is.
+    A user who can rename entries could have replaced it. A subfolder is a replacement, and left as it is, if another
+    user owns it, if it is not empty, or if it is 5 s older than this call on the disk's clock.
 
     Raises:
         FileExistsError: something has the name already.
@@ -111,7 +111,7 @@ class TemporaryFolder:
         self.made = Identity.of(self.path.lstat())
 
     def remove(self, now_at: Path | None = None) -> bool:
-        """Remove the folder and its contents, unless something else has its name; return whether its path is free now.
+        """Remove the folder and its contents, unless something else has its name; return whether its path is free.
 
         `now_at` is its path if it was moved.
         """
@@ -121,9 +121,8 @@ class TemporaryFolder:
 def remove_tree(path: Path, *, made: Identity | None = None, private: bool = False) -> bool:
     """Remove a folder of this user's with its contents, as far as possible; return whether the path is free now.
 
-    Other users' entries are left, and reported. If `made` is given, only the folder with that identity is removed. With
-    `private`, a folder in which other users may write is left, because they could have moved another one of this user's
-    there.
+    Other users' entries are left, and reported. `made` is the only identity to remove. With `private`, a folder in
+    which other users may write is left: they could have moved it there.
     """
     try:
         with _placed(path.parent) as parent:
@@ -174,7 +173,7 @@ def remove_files(folder: Path, starts: tuple[str, ...]) -> None:
 
 
 def is_own_folder(path: Path) -> bool:
-    """Return whether a path is this user's folder, not a link, in which nobody else may write."""
+    """Return whether a path is this user's folder, not a link, and closed to writes by others."""
     try:
         found = path.lstat()
         with _placed(path.parent) as parent:

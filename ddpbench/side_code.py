@@ -72,11 +72,10 @@ def innermost(path: Path, roots: Iterable[Path]) -> Path | None:
 
 
 def shared_module(workload: str = "") -> str:
-    """Return a sentence that names a module imported from outside this side's code; empty if there is none.
+    """Return a sentence that names a module imported from outside this side's code; empty without one.
 
-    `workload` is the workload that this rank has trained. If it is in `SideCode.shared_workloads`, and no module of the
-    side's own code is imported, return a sentence about this. The result is always empty in processes that belong to no
-    comparison.
+    If the trained `workload` is in `SideCode.shared_workloads`, a module of the side's own code must be imported. Empty
+    in processes that belong to no comparison.
     """
     text = os.environ.get(SIDE, "")
     if not text:

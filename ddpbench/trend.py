@@ -41,7 +41,7 @@ class TrendChange:
 
 
 def change_of(times: Sequence[float]) -> TrendChange | None:
-    """Return the change of a series of step times; None for fewer than three, or if one is not above 0."""
+    """Return the change of a series of step times; None for fewer than three, or for one that is not positive."""
     count = min(BATCHES, len(times))
     if count < 3 or min(times) <= 0:
         return None

@@ -140,8 +140,8 @@ def decimals_borne(
 
     Without an interval, a value gets three significant digits. A half-width gets one, or two if it exceeds the value.
 
-    The result is at most `most`, or a few more if an end would be rounded to one of `nulls`, which mean "no difference"
-    (`decimals_apart`). `format_end` handles ends that are even closer.
+    The result is at most `most`, or a few more (`decimals_apart`) to keep an end off `nulls`, which mean "no
+    difference". `format_end` handles ends that are even closer.
     """
     if not value or not math.isfinite(value):
         return 0

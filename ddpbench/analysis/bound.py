@@ -17,11 +17,10 @@ from ddpbench.strategies.traits import traits_of
 
 
 def is_bounded(case: Case) -> bool:
-    """Return whether the rate of independent ranks, which exchange nothing, is an upper bound on this case's rate.
+    """Return whether independent ranks, which exchange nothing, are an upper bound on this case's rate.
 
-    The bound holds if each rank does all the work of an independent rank and also communicates. It does not hold for
-    ranks that divide the model or its update, because they do less work. It also does not hold if a framework other
-    than torch computes the model.
+    They are not if ranks divide the model or its update and so do less work, or if a framework other than torch
+    computes the model.
     """
     traits = traits_of(case)
     return traits.whole_state and traits.exchanges and traits.engine == "torch"

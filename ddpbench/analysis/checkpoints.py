@@ -62,8 +62,8 @@ def checkpoint_runs(
 ) -> dict[str, CheckpointRun]:
     """Return a launch's checkpoints by method, from all ranks' records.
 
-    A checkpoint is left out if any rank has no record of it. Without `one_host` the ranks have no common clock, so a
-    checkpoint's time is that of its slowest rank.
+    A checkpoint needs every rank's record. Without `one_host` the ranks have no common clock, so the slowest rank's
+    time counts.
     """
     found: dict[str, CheckpointRun] = {}
     for method in METHODS:

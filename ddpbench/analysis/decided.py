@@ -29,7 +29,7 @@ from ddpbench.spec.claims import PlannedClaim
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecidedRun:
-    """A run after its claims were decided: its cases, their results, the outcome of each claim, and the checks."""
+    """A run with decided claims: its cases, their results, each claim's outcome, and the checks."""
 
     cases: list[CaseRun]
     results: list[CaseResult]

@@ -71,10 +71,9 @@ def rate_ratio(a: CaseRun, b: CaseRun, alpha: float = ALPHA) -> Interval | None:
 
 
 def joint_rate_ratio(a: CaseRun, b: CaseRun, count: int) -> Interval | None:
-    """Return A's samples/s divided by B's, with an interval corrected for `count` comparisons (Bonferroni).
+    """Return A's samples/s divided by B's, corrected for `count` comparisons (Bonferroni).
 
-    If a claim names the pair, its interval is used only if it is corrected for at least `count` comparisons. The result
-    is None if A and B share too few rounds, as in `rate_ratio`.
+    The interval of a claim on the pair is used if it is corrected for as many. None for too few common rounds.
     """
     claimed = a.claimed.get(b.case_id)
     own = replace(a, claimed={}) if claimed is not None and claimed.comparisons < count else a

@@ -118,8 +118,8 @@ def pieces_of(run: CaseRun) -> int:
 def beyond_formula_s(run: CaseRun) -> float:
     """Return the seconds of a step's exposed communication that exceed the formula's time for its links.
 
-    This time is spent in the library that sends, or in the machine that emulates the links. The result is 0 if the
-    algorithm has no formula. It is also 0 if links have latency or losses, or if input data use the same links.
+    This time is spent in the sending library, or in the machine that emulates the links. The result is 0 without a
+    formula, for links with latency or losses, and if input data use the same links.
     """
     links = links_of(run.case.fabric)
     if links is None or run.parts is None or not links.rates_alone:

@@ -81,9 +81,8 @@ class StepParts:
 class RankTimes:
     """Times of a rank's single steps, and what fills its step (`analysis/step_times.py`).
 
-    The parts are means over the instrumented steps of each launch, and then over launches, so that they add up to
-    `step_s`. They are None if the rank has no instrumented steps. `compute_s` is forward, backward, optimizer and other
-    computation.
+    The parts are means over a launch's instrumented steps, and then over launches, so that they add up to `step_s`.
+    None without instrumented steps. `compute_s` is forward, backward, optimizer and other computation.
     """
 
     case_id: str
@@ -129,7 +128,7 @@ FEWEST_FOR_P95 = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StrategyPhase:
-    """Times of a span of a case that records more than the standard spans, such as a case of `data_parallel`."""
+    """Times of a span of a case, such as one of `data_parallel`, that records more than the standard spans."""
 
     case_id: str
     span: str
@@ -143,7 +142,7 @@ class StrategyPhase:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proved:
-    """A single comparison of a case's proof, which checks what the case computes before it is timed.
+    """A comparison of a case's proof, made before the case is timed.
 
     `tolerance` is infinite for a comparison that was left out (`records.was_made`).
     """

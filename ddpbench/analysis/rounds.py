@@ -46,9 +46,9 @@ class SoFar:
     rounds: dict[str, frozenset[TimingKey]]
 
     def apart(self, case_ids: Iterable[str], rounds_min: int) -> list[str]:
-        """Return the cases that share fewer than `rounds_min` rounds with at least one of the other cases.
+        """Return the cases that share fewer than `rounds_min` rounds with another case.
 
-        This occurs after a round that was split between two sessions, or in which one of the cases failed.
+        This occurs if a round was split between two sessions, or if a case failed in it.
         """
         members: dict[frozenset[TimingKey], list[str]] = {}
         for case_id in case_ids:

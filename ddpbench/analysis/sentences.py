@@ -13,7 +13,7 @@ def capital(text: str) -> str:
 
 
 def headline(text: str) -> str:
-    """Return a text with its first letter capitalized, unless it begins with a name such as `gpt:nano`."""
+    """Capitalize the first letter, unless the text begins with a name such as `gpt:nano`."""
     return capital(text) if re.match(r"[^\W\d_]+[:,]*( |$)", text) else text
 
 

@@ -58,9 +58,9 @@ def to_loss(run: CaseRun) -> list[Timing]:
 
 
 def against_base(run: CaseRun, baseline: CaseRun) -> Comparison | None:
-    """Compare the times of a case and its base case to the target loss, paired by round.
+    """Compare the times of a case and its base case to the target loss, by round.
 
-    None if either did not reach the loss, or if they share no round.
+    None without a common round in which both reached it.
     """
     mine, theirs = loss_curves_of(run), loss_curves_of(baseline)
     if not mine or not theirs or mine[0].target != theirs[0].target:
@@ -85,7 +85,7 @@ class Cost:
 
 
 def cost_of(run: CaseRun) -> Cost | None:
-    """Return the time, steps and samples that a case needed to reach the loss; None if it was not trained to a loss."""
+    """Return the time, steps and samples to the loss; None if the case was not trained to a loss."""
     curves = loss_curves_of(run)
     if not curves:
         return None
@@ -163,7 +163,7 @@ def trained_to_loss(cases: Sequence[CaseRun]) -> Iterator[TrainedToLoss]:
 
 
 def one_device(run: CaseRun, cases: Sequence[CaseRun]) -> CaseRun | None:
-    """Return the case on one device that trains on the same data with the same samples per step.
+    """Return the case on one device with the same data and samples per step.
 
     None if no case matches, or if `run` itself is on one device.
     """

@@ -237,7 +237,7 @@ def check_outputs(arguments: argparse.Namespace, *names: str) -> bool:
 
 
 def turns(parser: argparse.ArgumentParser) -> None:
-    """Add `--turns`, which sets how two sides take turns: after each block of steps, or after each launch."""
+    """Add `--turns`: two sides take turns after each block of steps, or after each launch."""
     parser.add_argument(
         "--turns",
         choices=("blocks", "launches"),

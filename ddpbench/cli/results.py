@@ -139,7 +139,7 @@ def answered(summary: RunSummary) -> list[str]:
 def failed(summary: RunSummary) -> list[str]:
     """Return a line with the reason for each case that is not ok: at most `MOST_FAILED`, then the number of the rest.
 
-    Cases that the plan skips are left out, but cases that were skipped during their proof are included.
+    Cases skipped by the plan are left out, but not cases skipped during their proof.
     """
     refused = {one.case_id for one in summary.course.failures if one.status == "skipped" and one.phase}
     names = Namer(summary.planned.values())

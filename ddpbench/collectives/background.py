@@ -31,8 +31,8 @@ class Background:
     ) -> torch.futures.Future[torch.Tensor]:
         """Start to replace a tensor by its sum over all ranks; return a future of the tensor, or of the error.
 
-        The background thread calls `begins` when it starts this all-reduce. It calls `done` right before the future
-        gets its result, with the number of bytes that this rank sent for the all-reduce.
+        The background thread calls `begins` when it starts this all-reduce, and `done` with the bytes that this rank
+        sent right before the future gets its result.
         """
         collective = self._collective
         assert collective is not None

@@ -13,8 +13,8 @@ from ddpbench.collectives.transport import Transport
 class Collective(ABC):
     """An all-reduce algorithm, as one rank runs it.
 
-    An algorithm must be correct for any number of ranks, any length of tensor, and any type that can be added. All
-    ranks end with the same bits, because each element is summed by one rank, or by all ranks in the same order.
+    It must be correct for any number of ranks, any length of tensor, and any type that can be added. All ranks end with
+    the same bits: one rank sums an element, or all ranks sum it in the same order.
     """
 
     name: ClassVar[str]

@@ -10,9 +10,9 @@ from ddpbench.collectives.base import Collective
 class HalvingDoubling(Collective):
     """All-reduce by recursive halving, then doubling.
 
-    If the number of ranks n is a power of two, every rank sends as many bytes as in a ring, in 2 log2 n hops.
-    Otherwise, let p be the next lower power of two. Then n - p ranks first send their gradients to a neighbour, which
-    sends back the result at the end. This costs two more hops with the full gradients.
+    For n ranks, a power of two, every rank sends as many bytes as in a ring, in 2 log2 n hops. Otherwise, with the next
+    lower power p, n - p ranks first send their gradients to a neighbour, and get the result back at the end. These are
+    two more hops with the full gradients.
     """
 
     name = "halving_doubling"

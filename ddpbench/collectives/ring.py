@@ -40,9 +40,9 @@ class Ring(Collective):
 class Rounds:
     """The rounds in which ranks that form a ring all-reduce a tensor, which is split into one part per rank.
 
-    In round t, the rank at position i of the ring sends part i - t and receives part i - t - 1, which it sends in the
-    next round. The first n - 1 rounds are the reduce-scatter: the rank adds the received part to its own, and ends with
-    the sum of part i + 1. The next n - 1 rounds are the all-gather: the received part replaces the rank's own.
+    In round t, the rank at position i sends part i - t and receives part i - t - 1. In the first n - 1 rounds
+    (reduce-scatter) it adds the received part to its own, and ends with the sum of part i + 1. In the next n - 1 rounds
+    (all-gather) the received part replaces its own.
     """
 
     def __init__(self, collective: Collective, tensor: torch.Tensor, ring: Sequence[int]) -> None:

@@ -32,9 +32,9 @@ def usable_devices(hardware: Hardware) -> Devices:
 
 
 def check_devices(experiment: Experiment, devices: Devices) -> None:
-    """Check that at least one backend, one launcher and one device of the experiment can be used on this machine.
+    """Check that this machine has at least one backend, launcher and device of the experiment.
 
-    If only some of them are missing, the cases that need the missing ones are skipped later.
+    Cases that need a missing one are skipped later.
 
     Raises:
         MachineError: all backends, all launchers or all devices of the experiment are missing.

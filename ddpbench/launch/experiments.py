@@ -36,9 +36,9 @@ def known_experiments() -> dict[str, Path]:
 
 
 def is_not_meant(name: str) -> bool:
-    """Return whether a name refers to a known experiment, even if a file or folder with that name exists here.
+    """Return whether a name refers to a known experiment rather than to a file or folder here.
 
-    True if a different user may have put the file or folder there, or if this user cannot access the working directory.
+    True if another user may have put the file there, or if this user cannot access the working directory.
     """
     return (is_decoy(name) or not _reaches_here()) and name in known_experiments()
 

@@ -70,9 +70,8 @@ def planned_for(
 ) -> PlannedFor:
     """Return the experiment's cases on nodes of this shape.
 
-    The world size `auto` becomes 1, 2, 4 ... up to the number of ranks that fit on the nodes. If the experiment does
-    not say how many nodes a case has, the case gets the smallest number of nodes that has room for it. A case that does
-    not fit is skipped, with a reason.
+    The world size `auto` becomes 1, 2, 4 ... up to the number of ranks that fit. A case without a number of nodes gets
+    the smallest with room for it. A case that does not fit is skipped, with a reason.
 
     Raises:
         RequestError: the experiment is invalid, or none of its cases fits.

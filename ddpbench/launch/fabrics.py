@@ -93,7 +93,7 @@ class Fabrics:
         return dataclasses.replace(plan, ranks=ranks)
 
     def lost(self, case: Case) -> str:
-        """Return how the emulated network of a case was lost; empty if it exists, or if the case does not need it."""
+        """Return how a case's emulated network was lost; empty if it exists, or is not needed."""
         if not case.fabric:
             return ""
         ended = self._standing[made_links(case), case.nodes, case.ranks_per_node].ended

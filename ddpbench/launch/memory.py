@@ -58,10 +58,10 @@ def memory_limit() -> int:
 
 
 def least_bytes(case: Case) -> int | None:
-    """Estimate a lower bound on the memory of all ranks of a case together, bytes; None on GPUs or if it is unknown.
+    """Estimate a lower bound on the memory of all ranks of a case together, bytes; None on GPUs or if unknown.
 
-    The bound counts parameters, gradients and optimizer state, without activations. They are counted once for
-    strategies that shard them or train in one process, and once per rank for all others.
+    Parameters, gradients and optimizer state count once for strategies that shard them or train in one process, and
+    once per rank for others.
     """
     held = state_bytes(case) if case.device == "cpu" else None
     if held is None:

@@ -25,7 +25,7 @@ def tree_of(name: str) -> ast.Module | None:
 
 
 def missing(name: str, kind: str = "") -> str:
-    """Return why the file in a name such as `train.py:Mine` surely lacks the class; empty if it may have it.
+    """Return why the file in a name such as `train.py:Mine` surely lacks the class; else empty.
 
     The message suggests classes of the given `kind`: `workload`, `strategy`, `algorithm`, or empty for all.
     """
@@ -58,10 +58,10 @@ def missing(name: str, kind: str = "") -> str:
 
 
 def missing_module(name: str) -> str:
-    """Return why the module in a name such as `package.module:Mine` cannot exist; empty if it may exist.
+    """Return why the module in a name such as `package.module:Mine` cannot exist; else empty.
 
-    Nothing is imported, and only the first part of the module's name is checked. It must be a module that is installed
-    or in the working directory, from which ranks import. If further parts follow, it must be a package.
+    Nothing is imported. The first part must be installed or in the working directory, and a package if more parts
+    follow.
     """
     head, _, attribute = name.rpartition(":")
     if head.endswith(".py"):
@@ -143,9 +143,9 @@ def _base_name(base: ast.expr) -> str:
 
 
 def not_an_algorithm(name: str) -> str:
-    """Return why the class in a name such as `mine.py:MyRing` cannot be an algorithm; empty if it may be one.
+    """Return why the class in a name such as `mine.py:MyRing` cannot be an algorithm; else empty.
 
-    This is certain if its base classes, direct and indirect, are all in the same file or are strategies of ddpbench.
+    This is certain if all its base classes are in the same file or are strategies of ddpbench.
     """
     head, _, attribute = name.rpartition(":")
     tree = tree_of(name)
@@ -183,7 +183,7 @@ def _bound_by(node: ast.AST) -> set[str]:
 
 
 def class_of(tree: ast.Module, attribute: str) -> ast.ClassDef | None:
-    """Return the last class in a file that has this name; None if there is none."""
+    """Return the last class of this name in a file, or None."""
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == attribute]
     return classes[-1] if classes else None
 
@@ -196,7 +196,7 @@ def bound_in(node: ast.ClassDef) -> Iterator[str]:
 
 
 def has_own_step(name: str) -> bool:
-    """Return whether a user's class or a base class has a `step` method, as far as their files show.
+    """Return whether a user's class or a base class has a `step` method, as far as files show.
 
     Base classes are searched in files next to the class's file or below the working directory. A rank examines those in
     installed packages.

@@ -52,7 +52,7 @@ def hidden_in(experiment: Experiment) -> list[str]:
 
 
 def located_among(kind: str, name: str, folders: Iterable[Path], advice: str) -> str:
-    """Return the same as `located`, but search for a relative path in these folders, in this order.
+    """Do as `located`, but search for a relative path in these folders, in this order.
 
     `kind` is one of `OWN_SETTINGS`.
 

@@ -130,8 +130,8 @@ class Plan:
     ) -> float:
         """Estimate how long this many rounds and the proofs before them take, seconds.
 
-        `left` maps case ids to launches left; None means the given number of rounds. `proofs` has the cases to prove;
-        None means all. `shared` says that other sweeps use the machine, so that fork servers are started only once.
+        `left` maps case ids to launches left (None: the given rounds). `proofs` has the cases to prove (None: all).
+        With `shared`, other sweeps use the machine, and fork servers are started only once.
         """
         cases = [entry.case for entry in self.runnable]
         launches_s = sum(
@@ -176,11 +176,10 @@ def with_seed(experiment: Experiment, stored: StoredPlan | None = None) -> Exper
 
 
 def make_plan(experiment: Experiment, cases: Sequence[PlannedCase], stored: StoredPlan | None = None) -> Plan:
-    """Return a plan whose rounds have random orders, which `ddpbench.runtime.order` balances.
+    """Return a plan whose rounds have random, balanced orders (`ddpbench.runtime.order`).
 
-    Orders are drawn with the budget's seed. If the seed is not set, a random seed is drawn and stored in the plan's
-    experiment. A resumed run keeps its `stored` order, unless its cases have changed; in this case the sweep refuses
-    the run later.
+    The seed is the budget's, or drawn and stored in the plan's experiment. A resumed run keeps its `stored` order; a
+    sweep refuses it later if its cases have changed.
 
     Raises:
         ExperimentError: there would be too many launches; raised before their order is made.

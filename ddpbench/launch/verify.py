@@ -128,8 +128,8 @@ def verification_cases(
 ) -> list[PlannedCase]:
     """Return the cases to prove: each strategy with the named algorithms and schedules, or with all that it has.
 
-    If neither algorithms nor schedules are named, each strategy's variants are added: they differ in options, and use
-    the default algorithm and schedule. An option in `overrides` applies only to its own strategy or workload.
+    Without named ones, each strategy's variants, which differ in options, are added. An option in `overrides` applies
+    only to its own strategy or workload.
 
     Raises:
         ExperimentError: a name is unknown.
@@ -380,8 +380,7 @@ def verify(
 ) -> list[ProofVerdict]:
     """Run the proof of every case on real ranks, call `on_verdict` after each, and return all verdicts.
 
-    If a case failed, hung or ran out of memory, the folder with the ranks' logs is kept, and `on_logs` is called with
-    it at the end, even after an exception. Otherwise, or without `on_logs`, the folder is removed.
+    After a failure, the folder with the ranks' logs is kept and passed to `on_logs`. Otherwise it is removed.
 
     Raises:
         MachineError: another command holds this machine's cores.

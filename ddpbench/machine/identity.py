@@ -86,7 +86,7 @@ def machine_record(
 
 
 def mpi_of(cases: Iterable[PlannedCase]) -> str | None:
-    """Return the version of the MPI library that cases use on this machine; None if no case uses MPI.
+    """Return the version of the MPI library that cases use here; None if no case uses MPI.
 
     Raises:
         MachineError: a case uses MPI, but no MPI library here is usable.
@@ -137,9 +137,8 @@ def nodes_record(
 ) -> dict[str, Any]:
     """Return the `machine.json` of several nodes, each given as (host, number of slots, facts).
 
-    A fact that is equal on all nodes appears once, as for one machine; other facts are listed by node. The same applies
-    to the setup facts in `setups`, whose keys are hosts. The order of `nodes` does not matter, because a launcher may
-    renumber them at each start.
+    Facts that are equal on all nodes, also in `setups` (by host), appear once; others are listed by node. The order of
+    `nodes` does not matter, because a launcher may renumber them at each start.
     """
     nodes = sorted(nodes, key=lambda node: (json.dumps(node[2], sort_keys=True), node[1], node[0]))
     names = _numbered([host for host, _, _ in nodes])

@@ -64,7 +64,7 @@ def list_interfaces(root: Path = Path("/")) -> list[Interface]:
 
 
 def look_up(name: str) -> list[str]:
-    """Return the addresses of a host name, in the order in which a backend would try them; empty if there are none.
+    """Return the addresses of a host name, in the order in which a backend would try them.
 
     Raises:
         TimeoutError: name servers did not answer within `RESOLVE_TIMEOUT_S`.
@@ -100,12 +100,11 @@ def owner_of(address: str, found: Sequence[Interface]) -> Interface | None:
 def gloo_choice(
     found: Sequence[Interface], resolve: Callable[[], list[str]], env: Mapping[str, str]
 ) -> tuple[list[Interface], str]:
-    """Return the interfaces that gloo would use (none if gloo would fail), and a phrase that says why.
+    """Return the interfaces that gloo would use (none if it would fail), and the reason.
 
-    `resolve` returns the addresses of this host's name. The choice follows torch (ProcessGroupGloo.cpp,
-    Options::create_default and createDefaultDevice). If GLOO_SOCKET_IFNAME has two characters or more, gloo uses the
-    interfaces that it names, separated by commas. Otherwise gloo uses the first address of the host's name that can be
-    bound, or else 127.0.0.1.
+    `resolve` returns the addresses of this host's name. As in torch (ProcessGroupGloo.cpp, Options::create_default and
+    createDefaultDevice), GLOO_SOCKET_IFNAME of two or more characters names the interfaces. Otherwise gloo uses the
+    first address of the host's name that can be bound, or else 127.0.0.1.
     """
     given = env.get("GLOO_SOCKET_IFNAME", "")
     if len(given) > 1:

@@ -40,7 +40,7 @@ class NameHolder:
     def may_be_own(self) -> bool:
         """Return whether the holder may be a sweep of this user.
 
-        If the holder's user is unknown, return whether its socket listens, because the sockets of sweeps listen.
+        If the user is unknown, a listening socket counts, because sweeps listen.
         """
         return self.listens if self.user is None else self.user == os.geteuid()
 

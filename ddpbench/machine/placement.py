@@ -39,9 +39,8 @@ def deal(
 ) -> list[Stand]:
     """Return the cores of each of `ranks` ranks on one machine: `threads` cores per rank, if there are enough.
 
-    Otherwise several ranks share cores. Each rank's `loader_workers` get one remaining core each, share all remaining
-    cores, or use their rank's. `nearby` restricts each rank to the cores close to its GPU. If not `pinned`, all use all
-    cores.
+    Otherwise several ranks share cores. Loader workers get one remaining core each, or share the remaining cores, or
+    use their rank's. `nearby` restricts each rank to the cores close to its GPU. If not `pinned`, all use all cores.
     """
     if not pinned:
         return [Stand(cores=tuple(cores))] * ranks

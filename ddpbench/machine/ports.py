@@ -11,9 +11,9 @@ _TRIES = 50
 
 
 def free_port() -> int:
-    """Return an unused port, if possible one that the system does not assign to processes by itself.
+    """Return an unused port, if possible one that the system does not assign by itself.
 
-    Otherwise the system might assign the port to another process while the process that is to use it imports torch.
+    Otherwise another process might get it while the intended one imports torch.
     """
     for port in random.SystemRandom().sample(_NOT_GIVEN_AWAY, _TRIES):
         if (found := _bound(port)) is not None:

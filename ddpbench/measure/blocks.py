@@ -81,7 +81,7 @@ def _at_once(*, meet: bool) -> int:
 
 
 class AwaitTurn(Protocol):
-    """Makes rank 0 wait before each block if its launch alternates with another launch. Other ranks wait for rank 0."""
+    """Makes rank 0, and so all ranks, wait before each block of a launch that alternates with another."""
 
     def __call__(self, *, meet: bool) -> int:
         """Wait until this job may continue, and return the time waited (ns).
@@ -166,12 +166,11 @@ def warm_up(
 ) -> Warmup:
     """Step until one-time work is done, and then until step times are steady or the warm-up's time is used up.
 
-    After each block from the third on, rank 0 looks at the last half of the steps (`ddpbench.trend`). If a change of
-    more than the tolerance is ruled out, the warm-up ends. If a change is neither ruled out nor found, the warm-up
-    continues for `WARMUP_SHARE` of `measured_s`, counted from the end of the one-time work. If a change is found, it
-    also continues until there are `least.persist` steps. The result's `steady` is False if a change was found at the
-    end, or if one-time work was not done. Whether the launch itself was steady is judged later, by its timed steps,
-    which are more numerous (`analysis/statistics/steady.py`).
+    After each block from the third on, rank 0 looks at the last half of the steps (`ddpbench.trend`). The warm-up ends
+    once a change of more than the tolerance is ruled out. An undecided change prolongs it for `WARMUP_SHARE` of
+    `measured_s` after the one-time work, and a shown change at least until `least.persist` steps. `steady` is False if
+    a change was found at the end, or if one-time work was not done. The timed steps later decide whether the launch
+    itself was steady (`analysis/statistics/steady.py`).
     """
     clock, control = stepper.clock, stepper.control
     start_ns = clock.now()

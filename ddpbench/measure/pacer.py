@@ -34,9 +34,8 @@ def _sleep(nanoseconds: int) -> None:
 class Pacer:
     """Paces one rank's replay. Unless `active`, it neither waits nor records anything.
 
-    On a virtual machine, waking takes at least 50 µs, and longer after a long sleep. This delay is learned and
-    subtracted, so that moments are met on average. A sleeping rank may wake early to fill the caches, because code
-    after a sleep of 5 ms took 150 instead of 15 µs.
+    The delay of waking (50 µs or more on a virtual machine) is learned and subtracted, so that moments are met on
+    average. A sleeping rank may wake early to fill the caches: after a sleep of 5 ms, code took 150 instead of 15 µs.
     """
 
     def __init__(
@@ -67,9 +66,9 @@ class Pacer:
     def wait(
         self, deadline_ns: int, grain_ns: int = 0, wake_early: Callable[[], object] | None = None
     ) -> None:
-        """Sleep until `deadline_ns`, unless it has passed or is less than `grain_ns` away; record the lateness.
+        """Sleep until `deadline_ns`, unless it is less than `grain_ns` away, and record the lateness.
 
-        Before a long wait ends, `wake_early` is called, about `_LEAD_NS` ahead of the deadline.
+        In a long wait, `wake_early` is called about `_LEAD_NS` before the deadline.
         """
         ahead = deadline_ns - self._clock()
         if wake_early is not None and ahead > 2 * _LEAD_NS:
@@ -135,7 +134,7 @@ class Pass:
             self._pacer.wait(self._start_ns + round(offset_ns * self._scale), wake_early=wake_early)
 
     def resume(self, offset_ns: float) -> None:
-        """Shift the pass in time after a wait for other ranks, so that exactly `offset_ns` of it have elapsed now."""
+        """Shift the pass in time after a wait for other ranks: exactly `offset_ns` of it have elapsed now."""
         if self._pacer.active:
             self._start_ns = self._pacer.now() - round(offset_ns * self._scale)
 

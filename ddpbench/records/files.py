@@ -98,9 +98,7 @@ def open_file(path: Path, most: int | None) -> int:
 
 
 def check_default(folder: Path, advice: str) -> Path:
-    """Check that no other user has created this default folder in a shared working directory.
-
-    The owner could replace what this user writes there, and so run code as this user.
+    """Check that this default folder was not created by another user, who could then run code as this user.
 
     Raises:
         OutputError: another user has created the folder; the message ends with `advice`.
@@ -129,7 +127,7 @@ _ROOM_BYTES = 1 << 16
 
 
 def check_room(folder: Path) -> None:
-    """Check that a folder's disk has room, because a process that cannot write may die without a report.
+    """Check that a folder's disk has room; a process that cannot write may die without a report.
 
     Raises:
         OSError: the disk is full, or no file can be created in the folder.
@@ -212,9 +210,8 @@ def is_unfinished(name: str) -> bool:
 def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Yield a new file, which is renamed to `path` when the body ends, or removed if the body fails.
 
-    Several writers of one path each write their own file, and the last one to end wins. Each writer also removes files
-    that killed writers left in the folder at least a day ago. The age decides, and not whether the writer's process
-    still exists, because on a shared disk that process may be on a different host.
+    Each writer has a file, and the last one to end wins. Files left by writers at least a day ago are removed; on a
+    shared disk, a writer's process may be on another host, so the age decides.
 
     Raises:
         OSError: the file cannot be written; the file at `path` is then unchanged.
@@ -247,10 +244,10 @@ def _remove_left(folder: Path, now: float) -> None:
 def write_atomically(
     path: Path, content: str | bytes, *, flushed: bool = True, private: bool = False
 ) -> None:
-    """Write a new file next to `path`, flush it to the disk, and rename it, so that a reader never sees half a file.
+    """Write a new file, flush it to the disk and rename it to `path`, so that a reader never sees half a file.
 
-    With `flushed=False`, a power cut may leave an empty file, so pass this only for files that can be regenerated. A
-    `private` file can be read by its owner alone.
+    Pass `flushed=False` only for files that can be regenerated: a power cut may empty them. Only the owner can read a
+    `private` file.
 
     Raises:
         OutputError: the path is a pipe, a socket, a device or a folder.

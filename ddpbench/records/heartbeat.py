@@ -104,7 +104,7 @@ class Heartbeat:
         self._words[self._steps + 1] = 0
 
     def end_forks(self, leave: Callable[[], NoReturn]) -> None:
-        """Make every process that is forked after this call `leave` when it counts a step or enters a phase."""
+        """Make every later forked process `leave` when it counts a step or enters a phase."""
         os.register_at_fork(after_in_child=lambda: setattr(self, "_words", _Forbidden(leave)))
 
     def beat(self) -> None:

@@ -24,7 +24,7 @@ _OPEN = Path("/proc/self/fd")
 
 
 class HeldFolder:
-    """A folder that is kept open, with those above it, so that it stays the same folder if renamed.
+    """A folder that is kept open, with those above it, so that a rename does not matter.
 
     It begins as the root folder, and `enter` changes it to a subfolder.
     """
@@ -117,7 +117,7 @@ class HeldFolder:
         )
 
     def target(self, name: str) -> Path | None:
-        """Return the target of a link in this folder; None if the name does not exist or is not a link.
+        """Return the target of a link in this folder; None for anything else.
 
         Raises:
             OutputError: another user created the link, in a shared folder such as /tmp or in their own folder there.
@@ -196,9 +196,9 @@ def check_links(path: Path) -> None:
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Create a folder and those above it, and yield a path that leads to the folder even if it is renamed.
+    """Create a folder and those above it, and yield a path that leads to it even after a rename.
 
-    Errors in the body name the folder by the given path. If the body fails, new folders are removed if they are empty.
+    Errors in the body name the given path. If the body fails, new empty folders are removed.
 
     Raises:
         OutputError: the path goes through a link that another user created, in a shared folder such as /tmp or in their

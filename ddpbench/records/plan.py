@@ -327,10 +327,10 @@ def repeated(ids: Iterable[str]) -> str | None:
 
 
 def read_plan(run: RunDir) -> StoredPlan:
-    """Read and check a run's plan. If the run has its records only in the archive, unpack them.
+    """Read and check a run's plan, and unpack the records of a packed run.
 
-    Every command that reads a run calls this first. Afterwards it is certain that no link leads out of the directory,
-    and that each case's id fits its contents.
+    Every command that reads a run calls this first. Afterwards no link leads out of the directory, and each case's id
+    fits its contents.
 
     Raises:
         IdentityError: the plan is missing, damaged, or has a different schema; or a link leads out of the directory.

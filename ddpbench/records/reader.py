@@ -114,10 +114,10 @@ def _one_by_one(path: Path, lines: Sequence[bytes]) -> list[Record]:
 
 
 def read_launch(directory: LaunchDir, address: Address | None = None) -> LaunchRecords:
-    """Read a launch's records. In the result, `damage` states which ranks' records cannot be read and are missing.
+    """Read a launch's records. `damage` states the ranks whose records cannot be read and are missing.
 
-    Records that do not fit the `address` are listed in `left_out` and are not used. Without an `address`, it is not
-    checked where records belong, and the records of an unfinished launch are also returned.
+    Records that do not fit the `address` are listed in `left_out` and not used. Without an `address`, places are not
+    checked, and the records of an unfinished launch are also returned.
     """
     ranks: list[RankRecords] = []
     damage: list[str] = []

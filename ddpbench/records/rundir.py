@@ -55,7 +55,7 @@ MAX_PART = 255
 
 
 def checked_name(path: Path) -> Path:
-    """Check that a path is a directory, or could be created as one, and that a run can use it. Return the path.
+    """Check that a path is a directory that a run can use, or could be created as one, and return it.
 
     Raises:
         OutputError: a part of the path is too long or has a NUL; the path is not a directory; or the path has another
@@ -161,10 +161,7 @@ class Made:
             write_atomically(self.path / MARK, _MARK_TEXT)
 
     def begin(self) -> None:
-        """Treat all entries that are now in the directory, except `_CREATED`, as entries that others created.
-
-        Call this once the directory is locked.
-        """
+        """Treat all present entries, except `_CREATED`, as others' creations. Call this once the directory is locked."""
         self.kept |= {name for name, _ in _entries(self.path)} - _CREATED
 
     def remove(self) -> None:
@@ -184,10 +181,9 @@ class Made:
 
 
 def make_dir(path: Path, own: Callable[[str], bool]) -> Made:
-    """Create a directory and those above it, or accept an existing directory that passes `check_own` and `check_free`.
+    """Create a directory and those above it, or accept an existing one that passes `check_own` and `check_free`.
 
-    If this function raises, it removes the folders that it has created. For example, the umask may prevent this user
-    from using a new folder.
+    After an error, for example if the umask bars this user, the created folders are removed.
 
     Raises:
         OutputError: the directory is another user's, or has files that `own` does not accept.
@@ -287,7 +283,7 @@ _CREATED = frozenset({MARK, ".lock", "cases"})
 
 
 def is_before_plan(name: str) -> bool:
-    """Return whether a sweep may create a file or folder with this name before it writes its plan.
+    """Return whether a sweep may create an entry of this name before its plan.
 
     A sweep that is killed before then leaves such entries.
     """
@@ -406,8 +402,8 @@ class LaunchDir:
     def checkpoints(self, parent: str, run_id: str) -> Path:
         """Return the path of the folder for the launch's checkpoints, which is removed after the launch.
 
-        The folder is in the launch's folder, or in `parent` if that is not empty. The random `run_id` separates runs
-        of the same name, such as those of several users with the same `parent`.
+        It is in the launch's folder, or in `parent` if given. The random `run_id` separates users' runs of the same
+        name.
 
         Raises:
             ValueError: the run's id is malformed.
@@ -606,8 +602,8 @@ class RunDir:
     def held(self, *, planned: bool = True) -> Iterator[RunDir]:
         """Keep the directory open for writing, and yield it with a path that survives a rename.
 
-        A user who can rename the directory cannot redirect the writes. With `planned=False`, the directory may lack a
-        plan; then write nothing but data read from it, such as unpacked records.
+        Renaming it cannot redirect the writes. With `planned=False`, the directory may lack a plan; then write nothing
+        but data read from it, such as unpacked records.
 
         Raises:
             OutputError: the directory is another user's, or cannot be reached.
@@ -822,10 +818,9 @@ def _held_by(lock: Path) -> str:
 
 
 def held_elsewhere(run: RunDir) -> str:
-    """Describe another process on this machine that has locked a run directory; empty if no other process has.
+    """Describe another process on this machine that has locked a run directory; empty if there is none.
 
-    The result is also empty if the lock belongs to this process or its ancestor, or if the kernel does not list its
-    locks.
+    Also empty for a lock of this process or its ancestor, or if the kernel does not list its locks.
     """
     lock = run.path / ".lock"
     found = re.search(r"\(process (\d+) on (.+)\)$", words := _held_by(lock))

@@ -428,8 +428,8 @@ have been made.
 def why_unproved(proofs: Iterable[Proof]) -> str:
     """Return why the comparisons do not prove a strategy's training; empty if they do, or if it aggregates nothing.
 
-    Training that needs gradients and updates is proved only by both. A failure that rounding may explain leaves the
-    case unproved. A reason in a number type that the user's class can compute in is preferred.
+    If gradients and updates are promised, both must be compared. A failure that rounding may explain leaves the case
+    unproved. Reasons in number types in which the user's class can compute come first.
     """
     proofs = list(proofs)
     types = {each.dtype for each in proofs if each.compared == "initial state"}
@@ -478,10 +478,10 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pace:
-    """Delays of a rank's replay in a block, compared with its profile, and the processor time that it took.
+    """Delays of a rank's replay in a block, compared with its profile, and its processor time.
 
-    `lateness_ns` is, for each step, the largest delay of an event after its due time; 0 if none was late. `cpu_ns` is
-    the processor time of the rank's process during the block, including its threads and system calls.
+    `lateness_ns` is, for each step, the largest delay of an event after its due time; 0 if none was late. `cpu_ns`
+    includes the process's threads and system calls.
     """
 
     kind: Literal["pace"] = "pace"
@@ -573,7 +573,7 @@ _LONG = b"0" * 19
 
 
 def check_digits(data: bytes) -> None:
-    """Check that all integers in JSON text fit in 64 bits, which is cheaper than a limit on each field.
+    """Check that all integers in JSON text fit in 64 bits, in one pass instead of a limit per field.
 
     Raises:
         ValueError: an integer does not fit.

@@ -23,8 +23,8 @@ def write_report(
 ) -> Path:
     """Write a run's `report.html` and figures, and return the path of the page.
 
-    The figures are written as `figures/*.png` and in the formats `wanted`, as well as in those of an earlier report. A
-    `painter` can draw in several processes. The page loads nothing. Equal summaries give equal bytes.
+    The figures are written as `figures/*.png` and in the formats `wanted` or written earlier. A `painter` can draw in
+    several processes. The page loads nothing. Equal summaries give equal bytes.
 
     Raises:
         OutputError: the run directory cannot be written.

@@ -63,7 +63,7 @@ def setting_of(row: Row, *, but: Collection[str] = ()) -> tuple[str, ...]:
 
 
 def alike_setting(rows: Iterable[Row], *, but: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the phrases of `setting_of` if they are the same for all rows; empty if they differ."""
+    """Return the phrases of `setting_of`; empty if rows differ in them."""
     settings = {setting_of(row, but=but) for row in rows}
     return settings.pop() if len(settings) == 1 else ()
 
@@ -81,7 +81,7 @@ def captioned(
 def shared_setting(rows: Sequence[Row], *, but: Collection[str] = ()) -> list[str]:
     """Return the phrases of the setting that all rows share, without the fields in `but`.
 
-    A phrase about links counts as shared if it applies to all rows that use links.
+    A phrase about links is shared if it applies to all rows that use links.
     """
     if not rows:
         return []

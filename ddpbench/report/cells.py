@@ -11,10 +11,9 @@ from ddpbench.text_safety import clean, on_page
 
 
 def cells(row: Sequence[Cell], columns: Sequence[Column] = ()) -> Markup:
-    """Return the `<th>` and `<td>` elements of a table's row as HTML. The first cell is the row's header.
+    """Return a table's row as HTML `<th>` (the first cell) and `<td>` elements.
 
-    All text is escaped. With `columns`, each cell also has its column's title as an attribute, which CSS displays on
-    narrow screens.
+    All text is escaped. With `columns`, each cell has its column's title as an attribute, for narrow screens.
     """
     titles = [column.title for column in columns] or [""] * len(row)
     pairs = zip(row, titles, strict=True)

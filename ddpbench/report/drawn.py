@@ -16,9 +16,9 @@ because figures take most of the time to make and load a large page.
 
 
 def split(groups: Sequence[T], most: int = MOST_FIGURES) -> tuple[Sequence[T], Sequence[T]]:
-    """Return the groups that get a figure, which are the first ones, and the groups that do not.
+    """Return the first groups, which get a figure, and the others.
 
-    There are at most `most` figures, and only one if there are more than MANY groups.
+    There are at most `most` figures, and only one for more than MANY groups.
     """
     number = most if len(groups) <= MANY else 1
     return groups[:number], groups[number:]

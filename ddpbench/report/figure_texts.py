@@ -56,7 +56,7 @@ def fitted(picture: Picture) -> Picture:
 
 
 def cut(title: str) -> tuple[str, str]:
-    """Return a title that is short enough, and the whole title as a sentence if it had to be cut."""
+    """Return a title that is short enough, and the whole title as a sentence if it was cut."""
     if short_enough(title):
         return title, ""
     kept = title.split()

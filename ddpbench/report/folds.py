@@ -41,7 +41,7 @@ def folded(section: Section, answer: Iterable[Finding]) -> list[bool]:
 
 
 def says_little(table: Table) -> bool:
-    """Return whether a figure has at most FEW_ROWS rows and FEW_CELLS cells of data, so that a page folds it."""
+    """Return whether a page folds a figure, which has at most FEW_ROWS rows and FEW_CELLS cells."""
     return len(table.rows) <= FEW_ROWS and len(table.rows) * len(table.columns) <= FEW_CELLS
 
 
@@ -54,8 +54,8 @@ def open_findings(findings: Sequence[Finding]) -> int:
 def without_repeats(findings: Iterable[Finding], answer: Collection[Finding]) -> list[Finding]:
     """Return the findings that the answer does not repeat.
 
-    A finding is left out if the answer has an equal one, or one with the same section and all its cases. Findings on
-    claims are kept.
+    The answer repeats a finding if it has an equal one, or one with the same section and all its cases. Findings on
+    claims are always kept.
     """
     return [
         one

@@ -41,7 +41,7 @@ class Cell:
 
     @property
     def has_words(self) -> bool:
-        """Return whether `under` is longer than an interval, and so consists of words that may be broken into lines."""
+        """Return whether `under` is longer than an interval, so that it may be broken into lines."""
         return len(self.under) > LONGEST_INTERVAL
 
     @property

@@ -59,7 +59,7 @@ class Row(CaseSummary):
 
     @property
     def same_buckets(self) -> str:
-        """Return the other bucket caps that make the same buckets as this case's cap, for example `1 MiB, 2 MiB`."""
+        """Return the other caps that make the same buckets as this case's, for example `1 MiB, 2 MiB`."""
         return ", ".join(f"{cap} MiB" for cap in self.same_caps)
 
     @property

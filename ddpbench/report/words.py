@@ -53,7 +53,7 @@ def valued(name: str, value: object) -> str:
 
 
 def not_drawn(names: Sequence[str]) -> tuple[str, ...]:
-    """Return one sentence that names the groups of cases without a figure; empty if there are none."""
+    """Return one sentence that names the groups without a figure; empty without such groups."""
     if not names:
         return ()
     what = "; ".join(names)

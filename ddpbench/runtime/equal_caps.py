@@ -15,10 +15,10 @@ Gradients = Callable[[Case], Sequence[int] | None]
 
 
 def without_equal(cases: Sequence[PlannedCase], gradients: Gradients) -> list[PlannedCase]:
-    """Replace each set of cases that differ only in the bucket cap, but have equal buckets, by one representative.
+    """Replace each set of cases that differ only in the bucket cap, but have equal buckets, by one case.
 
-    The representative is the case with DDP's default cap, or else the set's first case. Its `stands_for` lists the
-    other caps. A case whose gradients are unknown before the launch stays as it is.
+    That is the case with DDP's default cap, or else the first. Its `stands_for` lists the other caps. A case with
+    unknown gradients stays as it is.
     """
     known: dict[grouping.GroupKey, Sequence[int] | None] = {}
     kept: dict[str, PlannedCase] = {entry.case.case_id: entry for entry in cases}

@@ -43,10 +43,9 @@ def aggregation_s(case: Case, size: float) -> float:
 
 
 def exchange_s(case: Case, work: Work) -> float:
-    """Return the time in which emulated links carry what one step sends, for a workload that computes (s).
+    """Return the time in which emulated links carry a step's data, for a workload that computes (s).
 
-    The time is 0 without emulated links, for ranks that send nothing, and for strategies whose bytes are unknown.
-    `work` has the size of the case's model.
+    It is 0 without emulated links, and for strategies that send nothing or unknown bytes. `work` has the model's size.
     """
     if not case.fabric or case.world_size == 1 or case.strategy not in _TIMES:
         return 0.0

@@ -19,8 +19,8 @@ class Expected:
     ) -> None:
         """Set up the estimates.
 
-        `shared` is true if sweeps share the machine, so that all rounds use the same fork servers. `tried` has the
-        measured times of users' own workloads, by workload name with options.
+        With `shared`, sweeps share the machine and start fork servers only once. `tried` has the measured times of
+        users' own workloads, by workload name with options.
         """
         self._budget, self._done, self._shared = plan.budget, done, shared
         self._tried = tried or {}
@@ -48,9 +48,9 @@ class Expected:
                 self.note(self._cases[case_id], outcome, outcome.wall_s)
 
     def launch_s(self, entry: PlannedCase) -> float:
-        """Return the expected time of a launch of this case (s): the mean of its launches so far, if there are any.
+        """Return the expected time of a launch (s): the mean of its launches so far, if there are any.
 
-        Otherwise, the estimate is corrected by the ratio of other cases' measured times to their estimates.
+        Otherwise the estimate is corrected by the ratio of other cases' times to their estimates.
         """
         if own := self._own_s.get(entry.case.case_id):
             return own[0] / own[1]

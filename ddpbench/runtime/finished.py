@@ -67,7 +67,7 @@ class Endings:
         return sum(len(ends) - ends.count(_NOT_FINISHED) for ends in self._ends.values())
 
     def __getitem__(self, key: LaunchKey) -> Status | None:
-        """Return how a launch ended; None if it is not finished or not in the plan."""
+        """Return how a launch ended; None if it is unfinished or not in the plan."""
         case_id, purpose, number = key
         ends, at = self._ends.get(case_id, b""), _place(purpose, number)
         return _STATUSES[ends[at] - 1] if at < len(ends) and ends[at] else None

@@ -305,9 +305,9 @@ _STACKS_BYTES = 1 << 18
 
 
 def waiting_for_data(directory: LaunchDir, rank: int) -> str | None:
-    """Return `, in FILE:LINE` of the user code in which a rank waits for a batch, from the stacks in its log.
+    """Return `, in FILE:LINE` of the user code in which a rank waits for a batch, by the stacks in its log.
 
-    The result is `""` if no frame is in the user's code, and None if the stacks show no wait for a batch.
+    `""` if no frame is in the user's code, None without a wait for a batch.
     """
     text = log_end(directory, rank)
     for stack in re.split(r"^(?:Current t|T)hread ", text, flags=re.MULTILINE)[1:]:

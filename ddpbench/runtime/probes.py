@@ -22,9 +22,9 @@ _AS_KILLED: dict[int, str] = {
 
 
 def probed(server: ServerProcess, folder: Path, *, log_stays: bool = True) -> dict[str, Any]:
-    """Return the facts that a process with torch finds about this machine; see `ddpbench.worker.probe`.
+    """Return what a process with torch finds about this machine; see `ddpbench.worker.probe`.
 
-    Pass `log_stays=False` if the folder will be removed, so that the error does not refer to its log.
+    Pass `log_stays=False` if the folder will be removed, so that errors do not refer to its log.
 
     Raises:
         LaunchError: the examination failed.
@@ -61,7 +61,7 @@ def gradients_of(server: ServerProcess, case: Case, folder: Path, timeout_s: flo
 
 
 def stated_batch(server: ServerProcess, name: str, folder: Path) -> int | None:
-    """Return the local batch size that a user's workload class states; None if there is none or the import fails.
+    """Return the local batch size that a user's class states; None without one, or if the import fails.
 
     Raises:
         WorkloadError: importing the class did not end in time.

@@ -63,7 +63,7 @@ class Done:
         return {key: outcome for key, outcome in outcomes.items() if self.endings[key] is not None}
 
     def set_failed_aside(self) -> None:
-        """Move away the records of launches that were not ok or are damaged, so that these launches are repeated."""
+        """Move away the records of failed or damaged launches, so that they are repeated."""
         for key in list(self.endings.finished()):
             if self.endings[key] != "ok" or key in self._damaged:
                 self._run.set_aside(self._run.launch(*key))
@@ -127,7 +127,7 @@ class Done:
         return False
 
     def borrow_proof(self, entry: PlannedCase, lenders: Iterable[RunDir]) -> bool:
-        """Copy a successful proof of the same case from one of the runs `lenders`; return whether one of them has it.
+        """Copy a successful proof of the same case from the first of `lenders` that has it; return whether one has.
 
         Both runs must have the same run id, machine, code, workload and torch.
         """

@@ -99,8 +99,8 @@ def gradients_in_rank(
 ) -> Gradients:
     """Return a function that finds the sizes of a case's gradients (bytes).
 
-    The function reads a replay's sizes from its profile. For any other workload, it has a rank of the server compute a
-    backward pass, and calls `before_each` before that.
+    A replay's sizes are in its profile. Otherwise a rank of the server computes a backward pass, after a call of
+    `before_each`.
     """
 
     def gradients(case: Case) -> Sequence[int] | None:

@@ -18,10 +18,10 @@ _MOST_WORTH = 3
 
 
 def bucket_bytes(sizes: Sequence[int], cap: BucketCap, shrink: int = 1) -> tuple[int, ...]:
-    """Return the bytes of each bucket for gradients of these sizes in bytes, in the order in which they become ready.
+    """Return the bytes of each bucket for gradients of these sizes (bytes), in the order in which they become ready.
 
     A bucket is closed after the gradient that brings it to its cap (see `compute_bucket_assignment_by_size` in torch's
-    reducer). With the cap `default`, the first bucket has a smaller cap than the rest. Caps are divided by `shrink`.
+    reducer). The cap `default` has a smaller first bucket. Caps are divided by `shrink`.
     """
     if cap == "default":
         caps = [FIRST_DEFAULT_MB * MIB // shrink, DEFAULT_MB * MIB // shrink]
@@ -62,10 +62,10 @@ def _rounded(value: float) -> float:
 def equal_words(
     workload: str, cap: BucketCap, stands_for: Sequence[BucketCap], worth: Sequence[float]
 ) -> str:
-    """Return a sentence that names the caps with the same buckets as `cap`, and caps with other buckets.
+    """Return a sentence on the caps with the same buckets as `cap` (`stands_for`) and with others (`worth`).
 
-    `stands_for` has the caps with the same buckets, and `worth` has caps with other buckets. For example:
-    `gpt:nano: bucket caps default and 1 MiB make the same buckets and are run once; caps that make others: ...`.
+    For example: `gpt:nano: bucket caps default and 1 MiB make the same buckets and are run once; caps that make others:
+    ...`.
     """
     caps = series_of([cap_words(one) for one in (cap, *stands_for)])
     sentence = f"{workload}: bucket caps {caps} make the same buckets and are run once"

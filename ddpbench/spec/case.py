@@ -302,7 +302,7 @@ class Case:
     def times_transfers(self) -> bool:
         """Return whether the end of a transfer can be timed.
 
-        With gloo and GPU memory it cannot, because gloo does not report when its own threads finish.
+        It cannot with gloo and GPU memory, because gloo does not report when its threads finish.
         """
         return not (self.backend == "gloo" and self.device == "cuda")
 
@@ -348,12 +348,11 @@ class Case:
         return loaded
 
     def baseline(self) -> Case:
-        """Return the base case with which this case is compared for its speed-up: `single` at world size 1.
+        """Return the base case for the speed-up: `single` at world size 1.
 
-        The base case shares with this case the workload, dtype, threads per rank, device, launcher, and all environment
-        variables except transport variables. It also shares the local batch under weak scaling, or the global batch
-        under strong scaling (Hoefler & Belli, SC'15, rule 1: state the base case). It shares the launcher because the
-        way in which a process was started changes its step time by a few percent.
+        It has the same workload, dtype, threads per rank, device, launcher and environment (except transport
+        variables), and the same local batch (weak scaling) or global batch (strong scaling) (Hoefler & Belli, SC'15,
+        rule 1: state the base case). Launchers change the step time by a few percent.
         """
         batch = self.local_batch if self.scaling == "weak" else self.global_batch
         return replace(

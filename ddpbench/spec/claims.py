@@ -251,7 +251,7 @@ class _Matched:
 def planned_claims(
     claims: Sequence[Claim], axes: Collection[str], entries: Sequence[PlannedCase]
 ) -> tuple[PlannedClaim, ...]:
-    """Return the claims in the form stored in a run's plan, each with the pairs of cases that decide it, if any."""
+    """Return the claims as a run's plan stores them, each with the pairs of cases that decide it."""
     return tuple(
         PlannedClaim(
             says=claim.says,

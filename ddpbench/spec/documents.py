@@ -150,7 +150,7 @@ def huge_numbers(data: object, path: str = "") -> Iterator[Problem]:
 
 
 def stated_scope(text: str) -> str:
-    """Return the `scope` of an experiment's text; empty if it is not set, or if the text cannot be read."""
+    """Return the `scope` of an experiment's text; empty if not set, or if the text cannot be read."""
     try:
         scope = parse(text).get("scope")
     except ValueError:

@@ -59,8 +59,7 @@ def load_experiment(
 ) -> Experiment:
     """Read and validate an experiment file, after applying overrides such as `base.local_batch=16`.
 
-    `on_note` is called with a sentence for each axis that an override replaces, and for each variable that looks
-    misspelt.
+    `on_note` gets a sentence on each axis that an override replaces, and each variable that looks misspelt.
 
     Raises:
         ExperimentError: the file cannot be read, is not TOML, or has invalid settings, all of which are listed.

@@ -117,9 +117,9 @@ class Links:
     def limiting(self, algorithm: str, nodes: int) -> float:
         """Return the effective rate of the link that limits an algorithm with one rank per node, bit/s.
 
-        A ring runs at the rate of its slowest link. With a master, the master's link carries the gradients of all other
-        nodes, its rack's uplink those of other racks, and every other link those of one node. The effective rate is a
-        link's rate divided by its share of the bytes on the master's link.
+        A ring runs at its slowest link's rate. A master's link carries the gradients of all other nodes, its rack's
+        uplink those of other racks, and any other link one node's. The effective rate is a link's rate divided by its
+        share of the bytes on the master's link.
         """
         if algorithm != "master" or nodes == 1:
             return self.slowest(nodes)

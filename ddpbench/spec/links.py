@@ -14,7 +14,7 @@ MOST_ODD = 3
 
 
 def links_of(fabric: str) -> Links | None:
-    """Return the emulated links that a text describes; None for the machine's own links, or if it cannot be parsed."""
+    """Return the emulated links that a text describes; None for other texts and the machine's own links."""
     try:
         return Links.parse(fabric) if fabric else None
     except ValueError:

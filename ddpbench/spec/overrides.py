@@ -88,10 +88,7 @@ class GivenSettings:
         self._tables: dict[tuple[str, ...], str] = {}
 
     def add(self, override: str) -> tuple[str, str] | None:
-        """Add an override.
-
-        If it replaces a value that an earlier override set, return the earlier one and the new one.
-        """
+        """Add an override; if it replaces the value of an earlier one, return both."""
         if not (setting := _read(override, [])):
             return None
         keys = setting[0]
@@ -100,7 +97,7 @@ class GivenSettings:
         )
 
     def put(self, keys: Sequence[str], value: Any, text: str) -> tuple[str, str] | None:
-        """Add an override that is already parsed, as `add` does: its key in parts, its value and its text."""
+        """Add an override as `add` does, but parsed: its key in parts, its value and its text."""
         path, new = _path(keys), _leaves(tuple(keys), value)
         if path in self._tables and not _is_below_axes(path):  # this override replaces the whole table
             still = {leaf for leaf, _ in new}
@@ -489,10 +486,7 @@ def _value_at(data: Mapping[str, Any], keys: Sequence[str]) -> Any:
 
 
 def place_of(table: dict[str, Any], name: str) -> tuple[dict[str, Any], str] | None:
-    """Return the table that contains a setting, and its key there; None if it is not set.
-
-    `name` may contain dots.
-    """
+    """Return the table that contains a setting (whose `name` may have dots), and its key there; None if not set."""
     if name in table:
         return table, name
     for key, inner in table.items():

@@ -24,8 +24,7 @@ class TargetLoss:
 def smoothing_steps(case: Case) -> int:
     """Return the number of steps over which to average a case's losses.
 
-    The averages of all cases then cover the same number of samples, so that they are equally noisy and lag equally far
-    behind. Otherwise a case could reach a loss sooner only because of its batch size.
+    The averages of all cases then cover equally many samples, so that they are equally noisy and lag equally.
     """
     return max(1, round(SMOOTHED_BATCHES * case.baseline().global_batch / case.global_batch))
 
@@ -45,7 +44,7 @@ def smoothed(losses: Sequence[float], window: int) -> list[float]:
 
 
 def steps_to(target: float, losses: Sequence[float], window: int) -> int | None:
-    """Return the number of steps until the mean loss over `window` steps is at most `target`; None if it never is."""
+    """Return the number of steps until the mean loss over `window` steps is at most `target`; else None."""
     for number, mean in enumerate(smoothed(losses, window), start=window):
         if mean <= target:
             return number

@@ -92,10 +92,9 @@ TABLE: dict[str, Entry] = {
 
 
 def load_strategy(name: str) -> Strategy[Any]:
-    """Return the strategy with this name. For an import path such as `mine.py:TopK`, import the user's file.
+    """Return the strategy with this name, importing the user's file of a name such as `mine.py:TopK`.
 
-    Code that only reads runs, such as a report's code, must use `ddpbench.strategies.traits` instead, which imports no
-    user code.
+    Code that only reads runs must use `ddpbench.strategies.traits`, which imports no user code.
 
     Raises:
         KeyError: no strategy has that name.
@@ -130,10 +129,7 @@ def own_step_reason(case: Case) -> str | None:
 
 
 def stream_reason(case: Case) -> str | None:
-    """Explain in words why an iterable dataset cannot be used in this case, or return None if it can.
-
-    An iterable dataset divides its samples among the ranks by itself. Some strategies need a different division.
-    """
+    """Return why an iterable dataset, which divides its samples itself, cannot be used in this case, or None."""
     strategy = load_strategy(case.strategy)
     processes = 1 if strategy.one_process else case.world_size
     if processes == 1 or all(strategy.dealt(case, rank) == (rank, processes) for rank in range(processes)):
@@ -145,7 +141,7 @@ def stream_reason(case: Case) -> str | None:
 
 
 def found_reason(case: Case, found: ModelFound) -> str | None:
-    """Explain in words why a model with these properties cannot be trained in this case, or return None if it can."""
+    """Return why a model with these properties cannot be trained in this case, or None."""
     narrow = {"fp16": "float16", "bf16": "bfloat16"}.get(case.precision)
     if narrow is not None and found.trained and "float32" not in found.trained:
         return (

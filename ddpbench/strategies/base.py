@@ -157,10 +157,9 @@ class Replica(ABC):
         return [p.grad for p in self.job.model.parameters() if p.grad is not None]
 
     def watch_steps(self) -> Callable[[], str]:
-        """Begin to watch for parts of the model's steps that the strategy leaves out. Called only in proofs.
+        """Watch for parts of the model's steps that the strategy leaves out. Called only in proofs.
 
-        Return a function that describes in words what was left out so far, why, and what to do. It returns "" if
-        nothing was left out.
+        Return a function that says what was left out, why, and what to do; "" if nothing was.
         """
         return str
 
@@ -260,7 +259,7 @@ class CompensatedReplica(Replica):
 class OrderedReplica(Replica):
     """Replica for the promise `ordered`, under which a server applies gradients in the order of arrival.
 
-    Rank 0 is the server. Any other rank has the parameters as they were right after its own last update.
+    Rank 0 is the server. Any other rank has the parameters as of its last update.
     """
 
     @abstractmethod
@@ -319,10 +318,7 @@ def parts_reason(strategy: str, closure: str) -> str:
 
 
 def memory_reason(strategy: str, found: ModelFound) -> str | None:
-    """Explain in words why a strategy cannot train a model whose parameters share memory, or return None if it can.
-
-    Use it for strategies that give each parameter separate memory.
-    """
+    """Return why a strategy that gives each parameter separate memory cannot train this model, or None."""
     if not found.over_one_memory:
         return None
     first, second = (name.removeprefix("network.") for name in found.over_one_memory)
@@ -460,18 +456,15 @@ class Strategy(ABC, Generic[OptionsT]):
         return f"{self.name} aggregates between its backward and its update: it needs loss(), and no step()"
 
     def model_reason(self, case: Case, *, closure: str, sparse: bool) -> str | None:
-        """Explain in words why the strategy cannot train a model with these properties, or return None if it can.
+        """Return why the strategy cannot train a model with these properties, or None. Called without torch.
 
-        Called without torch. `closure` names an optimizer that recomputes the loss itself, if there is one. `sparse` is
-        true if some gradients are sparse.
+        `closure` names an optimizer that recomputes the loss, if there is one. `sparse` says that some gradients are
+        sparse.
         """
         return None
 
     def found_reason(self, case: Case, found: ModelFound) -> str | None:
-        """Explain in words why the strategy cannot train a model with these properties, or return None if it can.
-
-        Called without torch.
-        """
+        """Return why the strategy cannot train a model with these properties, or None. Called without torch."""
         return None
 
     @abstractmethod

@@ -23,10 +23,10 @@ T = TypeVar("T")
 
 
 class DataParallel(Strategy[NoOptions]):
-    """Data parallelism in one process. Each step scatters the batch, replicates the model and gathers the outputs.
+    """Data parallelism in one process: scatter the batch, replicate the model, gather the outputs.
 
-    The process takes batches of `local_batch * world_size` samples. As the loss is the mean over all of them, the sum
-    of the replicas' gradients equals the average that other strategies compute.
+    Batches have `local_batch * world_size` samples. The loss is the mean over all of them, so the sum of the replicas'
+    gradients equals other strategies' average.
     """
 
     name = "data_parallel"
@@ -115,10 +115,9 @@ class CudaReplica(Replica):
 class ThreadedReplica(Replica):
     """torch.nn.DataParallel's steps on the CPU, phase by phase.
 
-    Replica i always runs in thread i, which computes with `threads_per_rank` threads. Each replica has separate cores
-    if the process has enough cores. As on GPUs, replica 0 works on the model's own parameters and buffers, and values
-    that other replicas write into buffers are lost. The loss is computed from the gathered outputs, and recorded as a
-    second `forward` span.
+    Replica i runs in thread i with `threads_per_rank` threads, on separate cores if there are enough. As on GPUs,
+    replica 0 works on the model's own parameters and buffers, and other replicas' writes to buffers are lost. The loss
+    of the gathered outputs is a second `forward` span.
     """
 
     def __init__(self, job: Job) -> None:

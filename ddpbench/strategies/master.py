@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 class Master(Strategy[NoOptions]):
     """The simplest parameter server: rank 0 is the server for all ranks.
 
-    With n ranks and S bytes of gradients, the link of rank 0 carries 2(n-1)·S bytes per step. Every link of a ring
-    carries 2(n-1)/n·S bytes. A parameter that the loss does not reach gets a gradient of zeros, so the optimizer
-    applies weight decay and momentum to this parameter too. DDP without find_unused_parameters fails on such a
-    parameter.
+    With n ranks and S bytes of gradients, the link of rank 0 carries 2(n-1)·S bytes per step, and every link of a ring
+    2(n-1)/n·S. A parameter that the loss does not reach gets a gradient of zeros, and so weight decay and momentum. DDP
+    without find_unused_parameters fails on such a parameter.
     """
 
     name = "master"

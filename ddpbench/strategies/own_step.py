@@ -81,9 +81,9 @@ def network_of(job: Job) -> nn.Module:
 
 
 def each_part(network: nn.Module, wrap: Callable[[nn.Module], nn.Module]) -> nn.Module:
-    """Return the network wrapped by `wrap`. In a ModuleDict or ModuleList, wrap each part instead.
+    """Wrap the network, or each part of a ModuleDict or ModuleList, by `wrap`.
 
-    A part without trained parameters is not wrapped, because it has no gradients to aggregate.
+    A part without trained parameters stays as it is, because it has no gradients to aggregate.
     """
 
     def wrapped(part: nn.Module) -> nn.Module:
@@ -188,9 +188,8 @@ def around_backward(
 ) -> Iterator[None]:
     """While the enclosed code runs, call `act(run)` for each backward that one of these threads starts.
 
-    `run()` runs the backward, and `act` must call it. This covers `Tensor.backward`, `torch.autograd.backward` and a
-    scaled loss's backward. A nested backward, as in checkpointed activations, is part of the outer one. `factor`
-    multiplies what the backward differentiates, and thus all gradients that the backward adds.
+    `act` must call `run()`, the backward. This covers `Tensor.backward`, `torch.autograd.backward` and a scaled loss's
+    backward; nested backwards belong to the outer one. `factor` multiplies all gradients that the backward adds.
     """
     original = torch.autograd.backward
     within: set[int] = set()

@@ -207,10 +207,10 @@ def traits_named(strategy: str) -> Traits:
 
 
 def rings_among(cases: Iterable[Case]) -> bool:
-    """Return whether names should call DDP a ring, because it is compared with other algorithms over emulated links.
+    """Return whether names should call DDP a ring, because other algorithms also run over emulated links.
 
-    gloo's all-reduce is a ring. If DDP itself ran with several algorithms, its names contain the algorithms instead.
-    Users' strategies are ignored in this comparison, because their algorithms are unknown.
+    gloo's all-reduce is a ring. If DDP itself ran with several algorithms, its names contain them instead. Users'
+    strategies are ignored, because their algorithms are unknown.
     """
     linked = [
         case

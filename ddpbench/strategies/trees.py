@@ -26,7 +26,7 @@ def map_tensors(act: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """Return a copy of a value that shares no tensor or container with it, so that a loss may change the copy."""
+    """Return a copy without a shared tensor or container, so that a loss may change it."""
     return map_tensors(lambda tensor: tensor.detach().clone().requires_grad_(tensor.requires_grad), value)
 
 
@@ -153,7 +153,7 @@ def chunk(batch: Any, count: int) -> list[Any]:
 
 
 def undivided(parts: Sequence[Any]) -> tuple[int, ...]:
-    """Return the lengths of the tensors that `chunk` did not split, but put unchanged into each of these parts."""
+    """Return the lengths of the tensors that `chunk` put into each of these parts without a split."""
     everywhere = {id(each) for each in tensors(parts[-1])}
     return tuple(each.size(0) for each in tensors(parts[0]) if each.dim() and id(each) in everywhere)
 

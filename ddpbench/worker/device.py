@@ -12,8 +12,8 @@ from ddpbench.spec import Case
 def device_of(case: Case, local_rank: int = 0) -> torch.device:
     """Return the torch device for a rank of `case`, and make it the current device.
 
-    For a case on the CPU, hide all GPUs, because libraries use a GPU if they see one. For example, torch's PowerSGD
-    waits for the GPU even if its tensors are on the CPU. Call this function before anything asks CUDA for its devices.
+    For a case on the CPU, hide all GPUs: torch's PowerSGD, for example, waits for a GPU even if its tensors are on the
+    CPU. Call this before anything asks CUDA for its devices.
     """
     if case.device == "cuda":
         torch.cuda.set_device(local_rank)

@@ -29,10 +29,10 @@ _END_S = 5.0
 
 
 def gpus_of(number: int, ranks: int, visible: str | None) -> str:
-    """Return the GPUs for the ranks of agent `number`, one GPU per rank, as a value of CUDA_VISIBLE_DEVICES.
+    """Return the GPUs for the ranks of agent `number`, one per rank, as a value of CUDA_VISIBLE_DEVICES.
 
-    `ranks` is the number of ranks per agent. `visible` lists the GPUs of all agents; None means all GPUs of the
-    machine. Each agent numbers its ranks from 0, so each agent needs its own list.
+    `ranks` is the number of ranks per agent. `visible` lists all agents' GPUs (None: the machine's). Each agent needs
+    its own list, because it numbers its ranks from 0.
     """
     mine = range(number * ranks, (number + 1) * ranks)
     names = [str(index) for index in range(mine.stop)] if visible is None else visible.split(",")

@@ -29,8 +29,7 @@ def host_name() -> str:
 class JobPlace:
     """Rank, world size, cores and host of one process of a launch.
 
-    `processes` is the launcher's WORLD_SIZE. For a case that trains in one process it is 1, even if the case's world
-    size is larger.
+    `processes` is the launcher's WORLD_SIZE, which is 1 for a case that trains in one process.
     """
 
     rank: int

@@ -22,10 +22,7 @@ _USER_MEETS = "the user's code meets at"
 
 
 def complete(env: MutableMapping[str, str], place: JobPlace, case: Case) -> None:
-    """Add to `env` those variables that torchrun sets, but that this rank's launcher has not set.
-
-    Does nothing unless the case runs a user's code.
-    """
+    """Add the variables of torchrun that this rank's launcher has not set, if the case runs a user's code."""
     if not (is_import_path(case.workload) or is_import_path(case.strategy)):
         return
     per_node = int(env.get("LOCAL_WORLD_SIZE") or min(case.ranks_per_node, place.processes))

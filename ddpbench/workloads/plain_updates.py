@@ -18,9 +18,8 @@ def noting_optimizer(
 ) -> torch.optim.Optimizer:
     """Return an optimizer for these parameters, made by the user's object that belongs to their model.
 
-    `own` is the object to use if the parameters belong to no model. `default` makes the optimizer if the object has no
-    `optimizer`. The object's `before_update` and a scheduler become hooks of the optimizer's step, so that they run
-    under every strategy and in the proof's single process.
+    If no model has them, the object is `own`. `default` replaces a missing `optimizer`. `before_update` and a scheduler
+    become hooks of the optimizer's step, so that they run under every strategy and in proofs.
 
     Raises:
         TypeError: the object returned neither an optimizer nor a pair of an optimizer and a scheduler.

@@ -74,10 +74,9 @@ class Choice:
 
     @property
     def most_behind(self) -> float | None:
-        """Return, as a ratio, how much longer the chosen case's step may be than the step of the fastest other case.
+        """Return how many times as long as the fastest other case's step the chosen one may be.
 
-        This is the upper end of the ratio's interval. None if no case is tied with the chosen one, or if the upper end
-        is at most 1.
+        None if no case is tied, or if this upper end of the interval is at most 1.
         """
         most = self.standings[self.chosen.case_id].ratio.high if self.tied else None
         return most if most is not None and most > 1 else None

@@ -137,7 +137,7 @@ _DECIDED = ("faster", "slower", "equivalent")
 def decided_first(unordered: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return decided findings, then notes, then undecided ones, each kind in the given order.
 
-    If nothing was decided, a remark on too few rounds comes first, because it explains why nothing is certain.
+    A remark on too few rounds comes first if nothing was decided.
     """
     decided = any(one.verdict in _DECIDED for one in unordered)
     ranks = {"note": 1, "unresolved": 2, "too few": 2 if decided else -1}

@@ -44,9 +44,9 @@ class PairSide:
 class ClaimedEffect:
     """Comparison of the two cases of a pair.
 
-    `common` is the strategy of both cases; empty if their strategies differ. `fast` and `slow` name the two cases by
-    their strategies or, if these are equal, by the settings in which the cases differ. `ratio` is the time of `slow`
-    divided by that of `fast`. For the kinds `equal` and `open`, it is the inverse.
+    `common` is the strategy of both cases; empty if their strategies differ. `fast` and `slow` name the cases by their
+    strategies or, if these are equal, by their settings. `ratio` is the time of `slow` divided by that of `fast`; for
+    the kinds `equal` and `open`, it is the inverse.
     """
 
     pair: frozenset[str]
@@ -98,7 +98,7 @@ class ClaimedEffect:
         return f"{phrase} for {self.place}" if self.place else phrase
 
     def continues(self, before: ClaimedEffect | None) -> bool:
-        """Return whether the preceding effect has the same faster case, so that only the slower case must be named."""
+        """Return whether the preceding effect has the same faster case."""
         return (
             before is not None
             and before.kind == self.kind == "faster"

@@ -22,8 +22,7 @@ from ddpbench.units import counted, format_number
 def first_to_loss(cases: Sequence[CaseRun]) -> Finding | None:
     """Return the finding that says which case reaches the loss first; None if no case trained to a loss.
 
-    Cases are compared if they have the same target, data and links. If there are several groups of such cases, the
-    finding is about the largest.
+    It is about the largest group of cases with the same target, data and links.
     """
     able = [run for run in cases if run.status == "ok" and not run.oversubscribed and loss_curves_of(run)]
     groups = sorted(grouped(able, _same_loss).values(), key=lambda group: -len(group))

@@ -194,7 +194,7 @@ def with_one_process(cases: Sequence[CaseRun]) -> tuple[CaseRun, CaseRun] | None
 
 
 def reference_of(members: Sequence[CaseRun]) -> CaseRun:
-    """Return the case that the others are compared with: DDP at the largest world size, at its default cap if measured.
+    """Return the case to compare others with: DDP at the largest world size, at its default cap if measured.
 
     Without DDP, it is the plan's first strategy that aggregates. Choosing the fastest case would reward luck.
     """

@@ -27,8 +27,8 @@ _ByNodes = dict[int, CaseRun]
 def growth_finding(cases: Sequence[CaseRun]) -> Finding | None:
     """Return the finding on the growth of network time with the number of nodes.
 
-    It names the strategies with the least and the most network time. None if these are not shown to differ, or if fewer
-    than two strategies were measured on enough numbers of nodes.
+    It names the strategies with the least and the most network time. None without two strategies that are shown to
+    differ.
     """
     able = [
         run

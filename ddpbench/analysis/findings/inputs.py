@@ -41,8 +41,8 @@ def input_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
 def inputs_answer(cases: Sequence[CaseRun], counted: Sequence[str] = ()) -> Finding | None:
     """Return the finding on the group of cases that waits longest for its input; None if no group is input-bound.
 
-    The sentence begins with `it depends` only if another group is shown not to be input-bound. The sentence names such
-    groups if it has room, and otherwise a tag names them. Another tag names undecided groups.
+    The sentence begins with `it depends` only if another group is shown not to be input-bound. Tags name the groups for
+    which the sentence has no room.
 
     Args:
         cases: the run's cases.

@@ -16,7 +16,7 @@ from ddpbench.units import counted
 
 
 def one_process_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return a finding that compares the reference case with one process that uses about as many cores through threads.
+    """Return a finding that compares the reference case with one process of about as many threads.
 
     Empty if no such process was measured, or if there are too few rounds.
     """

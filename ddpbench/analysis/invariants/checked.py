@@ -203,7 +203,7 @@ class Checked:
 
     @property
     def applied(self) -> tuple[Rule, ...]:
-        """Return the rules that apply to at least one case, except rules that are not counted (`Rule.counted`)."""
+        """Return the counted rules (`Rule.counted`) that apply to at least one case."""
         return tuple(rule for rule in self.rules if rule.cases and rule.counted)
 
     @property

@@ -96,11 +96,11 @@ def bus_bandwidth(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def bytes_over_a_link(case: Case, op: str, size: float, ranks: int) -> float | None:
-    """Return the fewest bytes that the busiest node's link carries in one direction for an operation; None if unknown.
+    """Return the fewest bytes that the busiest node's link carries in one direction for an operation.
 
-    Traffic between ranks of one node is not counted. `size` is the recorded size, which is the whole buffer or, for a
-    gather or scatter, the buffer of one rank. `ranks` is the number of ranks that take part. If not all ranks take
-    part, their nodes are unknown. The result is then None, except for a transfer between two ranks.
+    `size` is the recorded size: the whole buffer or, for a gather or scatter, one rank's. `ranks` is the number of
+    ranks that take part. If these are not all ranks, their nodes are unknown, and only a transfer between two ranks has
+    a result.
     """
     m, r = case.nodes, case.ranks_per_node
     if ranks < case.world_size and flow_of(op) != "pair":

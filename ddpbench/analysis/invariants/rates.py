@@ -76,7 +76,7 @@ def within_the_machine(case: CheckedCase) -> Iterable[Bounded]:
 def held_in_memory(case: CheckedCase) -> Iterable[Bounded]:
     """Yield the bytes of a rank's parameters, gradients and optimizer state, which are at most its peak memory.
 
-    Replays are left out, because their parameters are never touched and so are not in memory.
+    Replays are left out: their parameters are never touched, and so are not in memory.
     """
     job = case.run.case
     for launch in case.run.good:

@@ -39,7 +39,7 @@ def faults_per_step(ranks: Sequence[Mapping[int, Block]]) -> float | None:
 
 
 def fault_sentences(cases: Iterable[CaseRun], names: Names) -> Iterable[str]:
-    """Yield a sentence on cases whose launches differ so much in page faults that their times show it."""
+    """Yield a sentence on cases whose launches differ in page faults so much that times show it."""
     unlike: list[tuple[float, float, CaseRun]] = []
     for case in cases:
         found = [

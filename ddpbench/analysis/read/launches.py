@@ -189,7 +189,7 @@ class CaseRun:
 
     @property
     def unproved(self) -> str:
-        """Return why the proof could not check what the case trained; empty if it could, or if it found a fault."""
+        """Return why the proof could not check the case's training; empty if it could, or if it found a fault."""
         ok = self.proof is not None and self.proof.status == "ok"
         return why_unproved(self.proof.proofs) if self.proof is not None and ok else ""
 

@@ -20,7 +20,7 @@ from ddpbench.spec.target_loss import mean_losses, smoothed, smoothing_steps, st
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossCurveRun:
-    """Training to a loss in one launch: the job's loss before each update, and the time at which each step ended."""
+    """A launch's training to a loss: the job's loss before each update, and the end of each step."""
 
     round: int
     target: float

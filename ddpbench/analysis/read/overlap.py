@@ -48,14 +48,13 @@ _TOTALS = ("comm", "exposed", "overlapped", "wait", "queue")
 class Breakdown:
     """A case's typical step, in seconds.
 
-    All values are means over the ranks and steps of a launch, and then medians over launches. Medians are used, as for
-    step times, because no interval around the mean of a few launches is valid (`stats.median_launch`). `parts` has the
-    names in `PARTS`, each with its own median. In every launch, the parts add up to the step. Their medians add up to
-    the median step only approximately.
+    All values are means over the ranks and steps of a launch, and then medians over launches, as for step times
+    (`stats.median_launch`). `parts` has the names in `PARTS`. The parts add up to the step in every launch, but their
+    medians only approximately.
 
     `comm_s` is the time in which any transfer was under way, and `overlapped_s` the part of it during own computation.
-    `wait_s` is the time in which a transfer had left the rank's queue but its data could not flow. `queue_s` is the
-    time in which a transfer was queued behind others. All of these count regardless of other activity. `spans` are the
+    `wait_s` is the time in which a transfer's data could not flow after it left the queue. `queue_s` is the time in
+    which a transfer was queued behind others. All of these count regardless of other activity. `spans` are the
     durations of the spans by name, in order of their first start.
     """
 

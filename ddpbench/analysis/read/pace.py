@@ -35,10 +35,10 @@ LATE_SHARE = 0.01
 class Pacing:
     """Delays of a replay's events in a launch's timed blocks, and the host's own work.
 
-    `lateness_s` has one value per step, that of the rank that was most late, in virtual time. All other times are the
-    machine's own. `cpu_s` is the processor time of all ranks, and `cores_s` the available time of their cores.
-    `optimizer_s` is how long a rank's update took per step. `due_s` is how long it takes in the profile, multiplied by
-    the dilation. Both are means over ranks, and 0 if not recorded.
+    `lateness_s` has one value per step, that of the most late rank, in virtual time. All other times are the machine's
+    own. `cpu_s` is the processor time of all ranks, and `cores_s` the available time of their cores. `optimizer_s` is
+    the time of a rank's update per step, and `due_s` its dilated time in the profile. Both are means over ranks, and 0
+    if not recorded.
     """
 
     lateness_s: NDArray[np.float64]
@@ -94,9 +94,8 @@ def pacing(
 def cpu_share(blocks: Sequence[Mapping[int, Block]], *, dilation: float) -> float | None:
     """Return the processor time of all ranks divided by elapsed time, in the timed blocks that all ranks have.
 
-    However ranks are pinned, sharing cores cannot cost more than this share. A rank waits for a core only while some
-    core is busy, and that is at most this share of the time. Arguments are those of `pacing`. None if processor time
-    was not counted.
+    Sharing cores cannot cost more than this share of the time, however ranks are pinned. Arguments are those of
+    `pacing`. None if processor time was not counted.
     """
     shared = set.intersection(*(set(found) for found in blocks)) if blocks else set()
     every = [own[index] for own in blocks for index in shared]

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 def position_spread(order: Sequence[tuple[int, str]], rounds: int) -> float | None:
     """Return the largest difference of two cases' mean positions within a round, as a share of the round.
 
-    `order` has (round, case id) in run order. Only the first `rounds` rounds are used. A machine that drifts evenly by
-    d per round changes the ratio of two cases by at most d times the result. None for fewer than two cases, or if
-    rounds differ in their cases, as in merged runs.
+    `order` has (round, case id) in run order; only the first `rounds` rounds count. A machine that drifts evenly by d
+    per round changes the ratio of two cases by at most d times the result. None for a single case, or if rounds differ
+    in cases.
     """
     in_round: dict[int, list[str]] = {}
     for number, case_id in order:

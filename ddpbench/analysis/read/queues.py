@@ -16,10 +16,7 @@ from ddpbench.records.operations import slots_of
 
 
 def served_at(parts: TransferParts, backends: Sequence[str]) -> Ints:
-    """Return when each part left its rank's queue (ns), which is never after the part's end.
-
-    `backends` has one name per launch.
-    """
+    """Return when each part left its rank's queue (ns), at the latest at its end. `backends` has a name per launch."""
     start, end, owner, begun = parts.start, parts.end, parts.owner, parts.begun
     kinds = list(dict.fromkeys(backends))
     table = np.array([[slots_of(name, backend) or 0 for backend in kinds] for name in parts.ops])
@@ -48,8 +45,7 @@ def after_gathers(
 ) -> Ints:
     """Return when parts left their queue (ns), corrected for parts that were queued behind a gather.
 
-    A sender that has finished early starts the next transfer, but the root starts that transfer only once the root has
-    received everything.
+    An early sender starts the next transfer, but the root starts it only once it has received everything.
     """
     if not gathers.any():
         return served

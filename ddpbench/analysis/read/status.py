@@ -32,9 +32,8 @@ def status_of(
 ) -> tuple[CaseStatus, str]:
     """Return a case's status and, if it is not ok, a sentence that says what to do.
 
-    If the sweep ended with its budget `spent`, fewer rounds than planned suffice. In a merged run, a case is ok if it
-    was ok in any of the runs. A merged case is also ok if all runs together have as many rounds as the most demanding
-    run required.
+    Fewer rounds than planned suffice if the budget was `spent`. In a merged run, a case is ok if any run has it ok, or
+    if all runs together have the largest required number of rounds.
     """
     if planned.skip_reason is not None:
         return "skipped", planned.skip_reason

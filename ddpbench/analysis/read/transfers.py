@@ -43,10 +43,11 @@ class Transfers:
 
     Columns with one value per part: `row` numbers the records of all launches, by launch, rank and record. From
     `handed` to `served` the part is queued, until `begin` it waits for a different rank, and until `end` data flow.
-    `transfer` is the index of its transfer. Columns with one value per transfer: `launch` numbers launches, and `step`
-    is the step of the transfer's first rank. At `begins` its first data flow, and at `ends` its last rank ends.
-    `charged` is the transfer's share of the time from `begins` to `ends`, in which other transfers may use the same
-    links. `clocked` says whether the duration is known.
+    `transfer` is the index of its transfer.
+
+    Columns with one value per transfer: `launch` numbers launches, and `step` is the step of the transfer's first rank.
+    At `begins` its first data flow, and at `ends` its last rank ends. `charged` is its share of the time in between.
+    `clocked` says whether the duration is known.
     """
 
     row: Ints
@@ -119,9 +120,8 @@ def transfers_of(
 ) -> Transfers | None:
     """Return the complete transfers in the launches' records; None if nothing was transferred.
 
-    Each launch is a mapping by rank. `processes` is the number of ranks in a transfer whose records do not state it;
-    a transfer that lacks a rank is left out. `processes` and `backend` are single values for all launches, or one for
-    each.
+    Each launch is a mapping by rank. `processes` is the number of ranks in a transfer whose records do not state it. A
+    transfer that lacks a rank is left out. `processes` and `backend` apply to all launches, or have a value for each.
     """
     parts = parts_of(launches)
     if parts is None:

@@ -111,10 +111,10 @@ def within(timings: Sequence[Timing]) -> WithinSessions:
 
 
 def shown_drift(a: WithinSessions, b: WithinSessions) -> tuple[SessionDrift, SessionDrift]:
-    """Return the assumed drift of each side: the largest of `DRIFT` and the drifts that its launches or sessions show.
+    """Return the assumed drift of each side: the largest of `DRIFT` and the drifts of its launches and sessions.
 
-    Sessions are few, so the drift that they show counts only if it is significantly larger. It is computed from the
-    side's own sessions, and also from the sessions of both sides, because one side alone may have too few.
+    Sessions are few, so their drift counts only if it is significantly larger. It is computed from the side's own
+    sessions, and from those of both sides.
     """
     pooled = _between((a, b), pooled=True)
 

@@ -65,9 +65,8 @@ def gated(
 ) -> Gated:
     """Decide whether a test's launches are shown to be slower than earlier ones by more than `limit`, a fraction.
 
-    The earlier launches come from the baselines' tests with this full name, or else from cases with the same
-    specification. `now` has one case and is one session. Each baseline has one or more cases and sessions. The interval
-    includes the `drift` between sessions.
+    The earlier launches are of this full test name, or else of the same specification. `now` has one case and is one
+    session. The interval includes the `drift` between sessions.
 
     Raises:
         IdentityError: a baseline is of a different machine; the message names the differences.

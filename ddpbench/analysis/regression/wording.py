@@ -43,7 +43,7 @@ HEADS = ("case", "base, ms", "new, ms", "change", "95 % interval", "verdict", "w
 
 
 def percent(ratio: float, decimals: int = 1) -> str:
-    """Return a ratio as a change in per cent: `+3.1 %`, or `0.0 %` without a sign if it rounds to no change."""
+    """Return a ratio as a change in per cent: `+3.1 %`, or `0.0 %` without a sign after rounding to 0."""
     text = f"{100 * (ratio - 1):+.{decimals}f} %"
     if not any(digit in text for digit in "123456789"):
         text = text[1:]

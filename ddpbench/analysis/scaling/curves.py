@@ -55,7 +55,7 @@ class CaseCurve:
 
     @property
     def first(self) -> CaseRun:
-        """Return a case that shows the settings that all cases have in common, if possible one with several ranks."""
+        """Return a case that shows the common settings, if possible one with several ranks."""
         return (self.runs or self.crowded)[-1]
 
     @property
@@ -180,8 +180,7 @@ WORTH_SHARING = 20
 class LawsOf:
     """The laws of each curve that has its base case and a larger world size with separate cores for each rank.
 
-    If there are many curves and a second process, that process fits them while the caller continues. `found` waits
-    for the result.
+    A second process, if there is one, fits many curves while the caller continues. `found` waits for the result.
     """
 
     def __init__(

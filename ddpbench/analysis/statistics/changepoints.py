@@ -42,14 +42,12 @@ _SAME = 1 - 1e-9
 def change_points(values: Sequence[float], level: float) -> tuple[int, ...]:
     """Return the places at which the level changes, in order. Place 3 is between the third value and the fourth.
 
-    In a series without a change, a change is found with a probability of at most `level`, if the values are independent
-    and identically distributed. If neighbours within levels are correlated, as under lasting drift, the F statistic of
-    a change is divided by `variance_inflation`. This cannot raise the rate of false alarms. At a correlation of 0.3, it
-    halves the rate. No level has fewer than `FEWEST` values. The result depends only on the values.
+    In a series of independent values without a change, a change is found with a probability of at most `level`. For
+    correlated neighbours, as under lasting drift, a change's F statistic is divided by `variance_inflation`, which
+    halves false alarms at a correlation of 0.3. No level has fewer than `FEWEST` values.
 
-    Permutation tests find changes, and `shifts` computes a t-interval for each change. Outliers affect the t-interval
-    more than the test. Changes whose intervals contain 0 are removed one by one, the least certain first. Removing
-    changes raises no false alarms, so `level` still holds. Among values without outliers, almost no change is removed.
+    Permutation tests find changes, and `shifts` computes t-intervals, which outliers affect more. Changes whose
+    intervals contain 0 are removed one by one, the least certain first.
     """
     series = np.asarray(values, dtype=np.float64)
     cuts = sorted(_cuts(series, level, 0, 1.0))
@@ -95,10 +93,9 @@ def level_each(counts: Sequence[int], alpha: float) -> float:
 
 
 def shifts(values: Sequence[float], cuts: Sequence[int]) -> list[Comparison]:
-    """Return the size of each change of level, which is the mean logarithm after the change minus the mean before.
+    """Return the size of each change of level: the mean logarithm after it minus the mean before.
 
-    All levels have one variance, because drift does not depend on the program under test. It is multiplied by
-    `variance_inflation`.
+    All levels share one variance, multiplied by `variance_inflation`.
 
     Args:
         values: logarithms.

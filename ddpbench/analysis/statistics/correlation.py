@@ -152,7 +152,7 @@ def _places(rounds: Sequence[TimingKey]) -> tuple[tuple[int, int], ...]:
 
 
 def widening_of(rounds: int, correlation: float) -> float:
-    """Return `widening` for this number of rounds, which one session ran one after the other."""
+    """Return `widening` for this number of consecutive rounds of one session."""
     if correlation <= 0 or rounds < 2:
         return 1.0
     lags = np.arange(1, min(rounds, _FURTHEST))

@@ -115,9 +115,9 @@ class Interval:
         return format_rounded(self.value, decimals), f"[{low}, {high}]"
 
     def texts(self, null: float | None = None) -> tuple[str, str]:
-        """Return the value as text, and the ends as text in brackets, rounded to what the interval supports.
+        """Return the value, and the ends in brackets, rounded to what the interval supports.
 
-        A value that is smaller than its half-width has up to two more decimals than its ends.
+        A value below its half-width has up to two more decimals than its ends.
         """
         decimals = self.decimals(null)
         number, ends = self.rounded(decimals, null)

@@ -40,15 +40,15 @@ def above_one(ratio: Interval, least: float = RESOLUTION) -> bool:
 
 
 def under_one(ratio: Interval, least: float = RESOLUTION) -> bool:
-    """Return whether a ratio is shown to be below 1, that is, whether `above_one` is true of its reciprocal."""
+    """Return whether a ratio is shown to be below 1 (`above_one` of its reciprocal)."""
     return ratio.high is not None and ratio.high < 1 / (1 + least)
 
 
 def percent_of(share: Interval, sign: str = "", *, bare: bool = False) -> str:
     """Return a fraction as text, such as `85 % [78, 92]`, with the digits that its interval supports.
 
-    `sign` is `+` for a difference. An end close to 0 or to the margin is not rounded to it: `20 % [1.5, 42]`, or
-    `11 % [just above 0, 23]`. With `bare`, the interval is left out.
+    `sign` is `+` for a difference. An end close to 0 or to the margin is written `11 % [just above 0, 23]`. With
+    `bare`, the interval is left out.
     """
     value = 100 * share.value
     ends = [None if end is None else 100 * end for end in (share.low, share.high)]
@@ -139,9 +139,9 @@ def longer_or_shorter(ratio: Interval) -> str:
 
 
 def shown_above(ratios: Iterable[Interval]) -> str:
-    """State the difference from 1 above which each of these ratios of step times would be resolved, as in `5.1 %`.
+    """State the difference from 1 that all these ratios of step times resolve, as in `5.1 %`.
 
-    It follows from the widest interval and from `RESOLUTION`. An empty text if no interval is known.
+    It follows from the widest interval and from `RESOLUTION`. Empty if no interval is known.
     """
     known = [one for one in ratios if one.low and one.high]
     if not known:

@@ -69,13 +69,13 @@ _MOST_LOOKED_FOR = 100_000
 def resolved_in_turn(
     deviation: float, rounds: int, alpha: float = ALPHA, power: float = POWER, correlation: float = 0.0
 ) -> float | None:
-    """Return the smallest change, as a fraction, that this number of interleaved rounds resolves.
+    """Return the smallest change, as a fraction, that this number of interleaved rounds resolves; None if they give no
+    verdict.
 
-    None if this number of rounds gives no verdict. The comparison looks at its interval after each round. The
-    interval's half-width is a multiple f of the estimated deviation. This estimate itself varies by about s / sqrt(2 (n
-    - 1)), so the end of the interval has the standard error s sqrt(1/n + f^2 / (2 (n - 1))). From `IN_TURN_FROM` rounds
-    on, the interval is widened for the correlation that its own rounds show. A change that an earlier interval showed
-    still counts as shown.
+    The comparison looks at its interval after each round; a change once shown counts. The half-width is a multiple f of
+    the estimated deviation, which itself varies by about s / sqrt(2 (n - 1)). So the end of the interval has the
+    standard error s sqrt(1/n + f^2 / (2 (n - 1))). From `IN_TURN_FROM` rounds on, the interval is widened for the
+    correlation of rounds.
 
     Args:
         deviation: standard deviation s of the logarithm of the ratio within a round.
@@ -192,8 +192,7 @@ def drift_of(deviation: float) -> float:
 def drift_by_launches(scatter: Variance) -> SessionDrift:
     """Return the assumed drift (`drift_of`) of a side whose launches have this scatter within sessions.
 
-    The drift counts as uncertain even if the scatter is below `DRIFT`, because a few launches of a disturbed session
-    can scatter little, too.
+    The drift is uncertain even for a scatter below `DRIFT`: a few launches of a disturbed session can agree.
     """
     drift = drift_of(math.sqrt(scatter.value)) ** 2
     return SessionDrift(_partly(drift, _MORE**2 * scatter.value, scatter.df), "of_launches")
@@ -234,9 +233,8 @@ def added(variances: Sequence[Variance]) -> Variance:
 def resolved_by_two_runs(deviation: float, rounds: int) -> float | None:
     """Return the smallest change, as a fraction, that two runs of `rounds` rounds each resolve.
 
-    None for fewer than `MIN_ROUNDS` rounds. `drift_of` gives the drift between the runs. A real run estimates it from
-    its own scatter, so with few launches its interval is sometimes narrow and sometimes wide. The power is therefore
-    averaged over the scatters that either run may show.
+    None for fewer than `MIN_ROUNDS` rounds. The power is averaged over the scatters that runs may show, because a run
+    estimates its drift (`drift_of`) from its own scatter.
 
     Args:
         deviation: standard deviation of the logarithm of a launch's step time.
@@ -297,10 +295,9 @@ def rounds_to_resolve(change: float, resolved: Callable[[int], float | None]) ->
 
 
 def power_of_each(cases: int) -> float:
-    """Return the power needed for each of `cases` cases if all are to show their changes with probability `POWER`.
+    """Return the power per case at which all of `cases` cases show their changes with probability `POWER`.
 
-    The calculation assumes independent cases. Noise that they have in common makes it likelier that all show their
-    changes.
+    This holds for independent cases. Common noise makes it likelier that all show their changes.
     """
     return math.pow(POWER, 1 / max(cases, 1))
 
@@ -337,7 +334,7 @@ class InTurn:
         return resolved_in_turn(self.deviation, rounds, self.alpha, power, self.correlation)
 
     def time_for(self, change: float, power: float = POWER) -> float | None:
-        """Return the seconds from the start until a change is resolved; None if that takes more rounds than allowed."""
+        """Return the seconds until a change is resolved; None if that takes more rounds than allowed."""
         rounds = self.rounds_for(change, power)
         return None if rounds is None else self.begin_s + rounds * self.round_s
 

@@ -113,7 +113,7 @@ def middle_of(values: _Values) -> float:
 def far_off(values: _Values | Sequence[float], least: float = 0.0) -> tuple[int, int]:
     """Return how many values are far below the middle, and how many are far above it.
 
-    A value is far if its distance is more than `CUT` scales and more than `least`.
+    A distance is far if it exceeds both `CUT` scales and `least`.
     """
     every = np.asarray(values, dtype=np.float64)
     apart = every - middle_of(every)
@@ -122,9 +122,9 @@ def far_off(values: _Values | Sequence[float], least: float = 0.0) -> tuple[int,
 
 
 def typical_deviation(values: Sequence[float]) -> float:
-    """Return the standard deviation of the values, reduced by the effect of outliers.
+    """Return the standard deviation of the values, with less effect of outliers.
 
-    The result is 0 if the values do not differ, or if there are fewer than `FEWEST`.
+    The result is 0 for equal values, or for fewer than `FEWEST`.
     """
     every = np.asarray(values, dtype=np.float64)
     if len(every) < FEWEST or not np.ptp(every):

@@ -110,10 +110,10 @@ def samples_rate(timings: Sequence[Timing]) -> Interval:
 def median_launch(times: Sequence[float]) -> Interval:
     """Return the median of independent times, one per launch, with its 95 % interval.
 
-    The interval is that of the sign test, interpolated between neighbouring order statistics (Hettmansperger &
-    Sheather, 1986), so that it covers the median of a smooth distribution in about 95 % of cases. For five launches, it
-    covers 93.75 %. If the narrower of the two intervals covers less than `LEAST_COVERAGE`, the wider one is taken. It
-    has no ends under `FEWEST_FOR_MEDIAN` times. Correlated launches lower the coverage.
+    The interval is that of the sign test, interpolated between order statistics (Hettmansperger & Sheather, 1986). It
+    covers the median of a smooth distribution in about 95 % of cases, for five launches in 93.75 %, and for correlated
+    launches in fewer. If the narrower order statistics cover less than `LEAST_COVERAGE`, the wider ones are taken. It
+    has no ends under `FEWEST_FOR_MEDIAN` times.
     """
     return _median(times, ALPHA, LEAST_COVERAGE)
 
@@ -121,10 +121,9 @@ def median_launch(times: Sequence[float]) -> Interval:
 def median_difference(a: Sequence[float], b: Sequence[float], alpha: float, *, more: float = 0.0) -> Interval:
     """Return the median of B minus the median of A, with its interval, which has no ends if launches are few.
 
-    A and B are launches of two runs. The distance of each end from the value is the root of the sum of squares of the
-    corresponding distances in both medians' intervals, which are independent (Donner & Zou, 2012). The interval holds
-    for any two distributions, so A and B need not have equal scatter or equal disturbances. Both medians' intervals
-    hold at `alpha`. For example, if 5 % are divided among six parts of a step, at least 8 launches per side are needed.
+    The distance of an end is the root of the sum of squares of the distances in the two medians' intervals, which hold
+    at `alpha` and are independent (Donner & Zou, 2012). It holds for any two distributions. If 5 % are divided among
+    six parts of a step, at least 8 launches per side are needed.
 
     Args:
         a: times of one run, one per launch.

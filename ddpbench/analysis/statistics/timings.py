@@ -24,7 +24,7 @@ class Timing:
 
     @property
     def pair(self) -> TimingKey:
-        """Return the key that two launches have in common if one session ran them in one round."""
+        """Return the key that two launches of one session have in common if they ran in one round."""
         return self.round, self.session
 
     @property

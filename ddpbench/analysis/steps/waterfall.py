@@ -66,9 +66,8 @@ def losses(
     """Return each loss of a round as a share of the step, by the names in `LOSSES`. They add up to 1 - efficiency.
 
     `parts` are the case's parts of an instrumented step. `base` are the base case's parts for as many samples as a rank
-    has, in the same unit. `efficiency` is that of timed steps. `independent` are the independent ranks' parts at the
-    same number of ranks. Without them, contention cannot be separated from the strategy's own computation, and
-    `computation` is both.
+    has, in the same unit. `efficiency` is that of timed steps. `independent` are the parts of as many independent
+    ranks. If they are missing, `computation` includes contention.
     """
     whole = sum(parts[name] for name in PARTS)
     found = {loss: (parts[part] - base[part]) / whole for part, loss in _SIMPLE.items()}
@@ -83,7 +82,7 @@ def losses(
 
 
 def of_rounds(rounds: Sequence[Mapping[str, float]], efficiency: float) -> dict[str, Interval]:
-    """Return the median of each loss over the rounds, and as `rest` the part of 1 - efficiency that they leave over.
+    """Return the median of each loss over the rounds, and as `rest` the remainder of 1 - efficiency.
 
     `rest` has no interval.
     """
@@ -108,9 +107,9 @@ def _batch(timings: Iterable[Timing]) -> float:
 def waterfall_of(cases: Sequence[CaseRun]) -> Iterator[EfficiencyLoss]:
     """Yield the losses and the efficiency of strategies in the largest groups of comparable cases.
 
-    The reference comes first (see `reference_of`), then the other strategies that exchange gradients at the same number
-    of ranks, at DDP's default bucket cap (or the smallest that was run). A case is left out if it or its base case has
-    no instrumented steps, if they have no common round, or if their models are computed by different frameworks.
+    The reference comes first (see `reference_of`), then other strategies that exchange gradients at the same number of
+    ranks, at DDP's default bucket cap (or the smallest that was run). Each case and its base case need instrumented
+    steps, a common round and the same framework.
     """
     by_id = {run.case_id: run for run in cases}
     for members in compared_panels(cases):

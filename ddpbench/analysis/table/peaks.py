@@ -138,9 +138,9 @@ PEAKS: tuple[Peak, ...] = (
 
 
 def peak_of(case: Case, machine: Mapping[str, Any]) -> float | None:
-    """Return the peak rate (operations per second) of each of a case's GPUs.
+    """Return the peak rate (operations per second) of each of a case's GPUs; None if unknown, different or unused.
 
-    None if the case uses no GPUs, or if their peaks are unknown or differ. `machine` is the contents of `machine.json`.
+    `machine` is the contents of `machine.json`.
     """
     if case.device != "cuda":
         return None

@@ -132,7 +132,7 @@ class CaseResult:
 
     @cached_property
     def ci_reached(self) -> bool | None:
-        """Return whether the interval is as narrow as the experiment requested; None if nothing was timed."""
+        """Return whether the interval is as narrow as requested; None if nothing was timed."""
         if not self.timings:
             return None
         other = None if self.is_base or self.baseline is None else self.baseline.timings
@@ -155,9 +155,10 @@ class CaseResult:
 
     @property
     def compute_time(self) -> Interval | None:
-        """Return the time of forward and backward (seconds per step) of independent ranks.
+        """Return the seconds per step that independent ranks need for forward and backward.
 
-        It is the case's own time if it exchanges nothing, or if a framework other than torch computes its model.
+        For a case that exchanges nothing, or whose model another framework than torch computes, it is the case's own
+        time.
         """
         traits = traits_of(self.case)
         if not traits.exchanges or traits.engine != "torch":

@@ -129,7 +129,7 @@ def sharing(host: Host) -> Iterator[CheckResult]:
 
 
 def job(host: Host) -> Iterator[CheckResult]:
-    """Report the Slurm job in which this process runs, and variables that a launcher such as torchrun has set."""
+    """Report this process's Slurm job, and variables set by a launcher such as torchrun."""
     if "SLURM_JOB_ID" in host.env:
         count = host.env.get("SLURM_JOB_NUM_NODES", "1")
         yield ok("job", f"Slurm job {host.env['SLURM_JOB_ID']} on {count} node{'s' if count != '1' else ''}")

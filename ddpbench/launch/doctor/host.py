@@ -48,7 +48,7 @@ class Reply:
 
     @property
     def last_words(self) -> str:
-        """The last line of the command's error output or, if empty, of its output; if both are empty, how it ended."""
+        """The last line of the command's error output, or else of its output, or else how it ended."""
         for text in (self.err, self.out):
             lines = [line.strip() for line in text.splitlines() if line.strip()]
             if lines:

@@ -15,7 +15,7 @@ SHOWN = 8
 
 
 def interfaces(host: Host) -> Iterator[CheckResult]:
-    """Report the network interfaces that have an address, and whether ranks on this host can connect to each other."""
+    """Report the network interfaces with an address, and whether ranks here can connect to each other."""
     found = host.interfaces()
     if not any(each.name == LOOPBACK and each.up and each.addresses for each in found):
         yield problem(
@@ -40,7 +40,7 @@ def _described(interface: Interface) -> str:
 
 
 def host_name(host: Host) -> Iterator[CheckResult]:
-    """Report whether other nodes could reach this host at the address that its name resolves to."""
+    """Report whether other nodes could reach this host by its name's address."""
     name = host.host_name
     outward = next(
         (
@@ -88,7 +88,7 @@ def host_name(host: Host) -> Iterator[CheckResult]:
 
 
 def gloo_choice(host: Host) -> tuple[list[Interface], str]:
-    """Return the interfaces that gloo would use on this host (none if gloo would fail), and a phrase that says why."""
+    """Return the interfaces that gloo would use here (none if it would fail), and the reason."""
     return gloo_choice_of(host.interfaces(), lambda: host.resolve(host.host_name), host.env)
 
 
@@ -120,10 +120,9 @@ def gloo(host: Host) -> Iterator[CheckResult]:
 def nccl_choice(host: Host) -> list[Interface]:
     """Return the interfaces that nccl would use for its sockets, chosen as in nccl's src/misc/socket.cc.
 
-    Only running interfaces with an address count. If NCCL_SOCKET_IFNAME has two characters or more, nccl uses the
-    interfaces that match it (it lists prefixes; `=` means exact names, `^` excludes). Otherwise nccl uses the
-    interfaces whose names begin with ib. If there are none, it tries any except docker, lo and virbr, then docker,
-    then lo.
+    Only running interfaces with an address count. NCCL_SOCKET_IFNAME of two or more characters lists prefixes (`=`:
+    exact names, `^`: excluded). Without it, nccl tries names beginning with ib, then any except docker, lo and virbr,
+    then docker, then lo.
     """
     running = [each for each in host.interfaces() if each.up and each.addresses]
     given = host.env.get("NCCL_SOCKET_IFNAME", "")

@@ -33,8 +33,8 @@ def repository_inside(place: Path, root: Path) -> Path | None:
 def may_be_shared(inner: Path, root: Path, sides: Sequence[Placed]) -> bool:
     """Return whether both sides may use the repository `inner`, which is inside the repository `root`.
 
-    They may if `inner` is a different project, such as a clone of a dependency, or a submodule whose unchanged checkout
-    is the commit that both sides record.
+    They may if it is another project, such as a clone of a dependency. They also may if it is a submodule without
+    changes, at the commit that both sides record.
     """
     if is_same_repository(inner, root) or _has_common_commits(inner, root):
         return False

@@ -108,7 +108,7 @@ def _answer(python: str, script: str, *words: str) -> Any:
 
 
 def installed_copies(python: str, projects: Iterable[str]) -> dict[str, tuple[str, Path | None]]:
-    """Return the packages that are installed as copies of code in a local folder, or of one of these projects.
+    """Return the packages that are installed copies of a local folder, or of one of these projects.
 
     The result maps import names to the project's normalised name and its folder (None if unknown).
     """

@@ -19,9 +19,9 @@ from ddpbench.user_files import is_others
 
 
 def with_search(sides: tuple[Placed, Placed]) -> tuple[Placed, Placed]:
-    """Return both sides, each with the folders that it searches first and a description of its code for its processes.
+    """Return both sides, each with the folders that it searches first and a description of its code.
 
-    Sides are returned unchanged if both run the code in the working directory.
+    Unchanged if both run the code in the working directory.
     """
     if all(side.folder is None for side in sides):
         return sides

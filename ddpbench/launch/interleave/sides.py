@@ -169,7 +169,7 @@ def _are_equal(base: SideSpec, new: SideSpec) -> bool:
 
 
 def is_side_word(word: str) -> bool:
-    """Return whether a word describes a side, such as `ref=main`, or names a folder that is not a run directory."""
+    """Return whether a word describes a side, such as `ref=main`, or is a folder other than a run's."""
     key, equals, _ = word.partition("=")
     return bool(equals and key in _KINDS) or (_is_folder(word) and not RunDir(Path(word)).plan.is_file())
 

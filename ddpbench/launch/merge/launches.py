@@ -58,8 +58,7 @@ class Merged:
 def all_cases(sources: Sequence[Source]) -> dict[str, dict[str, Any]]:
     """Return, by case id, a plan entry for each case that any source has.
 
-    A case is runnable if any source could run it. It is oversubscribed only if it was oversubscribed in every source
-    that could run it.
+    A case is runnable if it is in any source, and oversubscribed only if it is in every source that could run it.
     """
     cases: dict[str, dict[str, Any]] = {}
     for source in sources:
@@ -237,7 +236,7 @@ def _readdress(path: Path, start: RankStart, found: _Found, number: int, run_id:
 
 
 def copy_proofs(sources: Sequence[Source], cases: Mapping[str, Any], merged: Merged) -> None:
-    """Copy one proof for each case. If any source has a failed proof, copy this one, so that no failure is hidden.
+    """Copy one proof for each case, a failed one if there is any, so that no failure is hidden.
 
     Raises:
         TooLargeError: a source's proofs and launches together exceed the limits of an archive.

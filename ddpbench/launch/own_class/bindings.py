@@ -145,7 +145,7 @@ class Mutation:
         return isinstance(node, ast.Expr) and last_name(node.value) == "requires_grad_"
 
     def sets(self, key: str) -> bool:
-        """Return whether the statement assigns to `key` itself, as in `rate /= 2`, and not to one of its entries."""
+        """Return whether the statement assigns to `key` itself, as in `rate /= 2`, rather than to an entry."""
         node = self.statement
         targets = node.targets if isinstance(node, ast.Assign) else []
         targets = [node.target] if isinstance(node, ast.AugAssign) else targets

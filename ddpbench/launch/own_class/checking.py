@@ -34,7 +34,7 @@ def problems_of(
 ) -> list[str]:
     """Return a sentence for each error in a generated method.
 
-    `given` has the names that are bound before `body`, and `known` the names that the script's module has after import.
+    `given` has the names bound before `body`, and `known` the module's names after import.
     """
     flow = _Flow({"self", *parameters, *given}, _stored(body), known)
     flow.block(body)

@@ -22,7 +22,7 @@ _STARTING = frozenset({"Fire", "cli", "run", "signature", "print"})
 
 
 def unknown_decorator(decorated: FunctionNode | ast.ClassDef, script: Script) -> ast.expr | None:
-    """Return the first decorator that may change the arguments or the result of a call; None if there is none."""
+    """Return the first decorator that may change a call's arguments or result; None without one."""
     return next((each for each in decorated.decorator_list if not _keeps(each, script)), None)
 
 

@@ -31,9 +31,8 @@ def is_told_apart(
 ) -> bool:
     """Return whether a script changes a dictionary only by `NAME["key"] = ...`, which shows the changed entry.
 
-    The result is True only if all other uses only read the dictionary. `made` is the expression that creates it, and
-    `names` has its names in the script, with their scopes. `entry` is the value under `key`. It must be a plain value,
-    or a dictionary of plain values that has no other name.
+    `made` is the expression that creates it, and `names` has its names with their scopes. `entry` is the value under
+    `key`, which must be plain, or a dictionary of plain values without another name.
     """
     nested = isinstance(entry, ast.Dict)
     values = [each for value in entry.values for each in walk(value)] if isinstance(entry, ast.Dict) else None

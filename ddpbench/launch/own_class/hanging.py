@@ -33,9 +33,8 @@ def hanging(
 ) -> dict[str, str]:
     """Return the top-level names of certain objects, such as the model, and of everything that depends on them.
 
-    `keys` has the `Origin.key` of these objects. The result maps each name to the name of the object that it depends
-    on. A function or class depends on the names that it reads. `ends` has statements that will be moved below the guard
-    `if __name__ == "__main__":`.
+    `keys` has the objects' `Origin.key`. The result maps each name to the name that it depends on; functions and
+    classes depend on the names that they read. `ends` has statements to be moved below the guard.
     """
     script, top = tracer.script, tracer.top
     found = {

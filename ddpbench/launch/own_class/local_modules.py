@@ -111,7 +111,7 @@ class LocalModules:
         return LocalFunction(module, node) if module is not None and node is not None else None
 
     def inherited(self, own: ast.ClassDef, name: str) -> LocalFunction | None:
-        """Return the method `name` that a class inherits from a class of a local module; None if there is none."""
+        """Return the method that a class inherits from a class of a local module; None without one."""
         for base in self._outer_bases(own):
             module = self._module(self.module_of(first_name(base)))
             inner = (

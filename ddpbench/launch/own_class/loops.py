@@ -164,8 +164,7 @@ def _tests_of(scope: Scope, call: ast.Call) -> Tests:
 def trains_at_import(script: Script, loop: TrainingLoop) -> list[ast.stmt]:
     """Return the first top-level statement that trains at import, and all statements after it; empty if none trains.
 
-    A statement trains if it contains the loop or calls a function that trains. Statements in
-    `if __name__ == "__main__":` do not count, because an import does not run them.
+    A statement trains if it contains the loop or calls a function that trains, outside of the guard.
     """
     reach = {loop.scope.own.name if loop.scope.own else getattr(loop.scope.node, "name", "")}
     reach |= {getattr(loop.scope.node, "name", "")} - {""}

@@ -23,8 +23,8 @@ _LISTS = (ast.List, ast.Tuple)
 def parts_of(tracer: Tracer, model: Origin, base: ast.expr, depth: int = 0) -> EntryValues:
     """Return the modules inside a model that the script makes by separate expressions.
 
-    The result maps each module's `Origin.key` to an expression that reads it from the model, or to None if unknown.
-    `base` is the expression for the model.
+    The result maps `Origin.key` to an expression that reads the module from `base`, the model's expression (None if
+    unknown).
     """
     found: EntryValues = {}
     for value, place in _held(tracer, model, base) if depth < _DEEPEST else ():

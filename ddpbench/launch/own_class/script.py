@@ -58,9 +58,9 @@ class Script:
         return found
 
     def method(self, own: ast.ClassDef, name: str) -> tuple[ast.ClassDef, FunctionNode] | None:
-        """Return the method `name` that objects of the class `own` have, as (class that defines it, method).
+        """Return the method `name` of objects of the class `own`, as (class that defines it, method).
 
-        The result is None if no class of the script defines the method.
+        None if no class of the script defines it.
         """
         for each in self.lineage(own):
             for made in each.body:

@@ -209,9 +209,9 @@ def needed_for(body: list[ast.stmt], needed: set[str], effects: Callable[[ast.st
 
 
 def carried(body: list[ast.stmt], needed: set[str], effects: Callable[[ast.stmt], bool]) -> set[str]:
-    """Return the names whose values are carried from one iteration of a loop to the next, such as a recurrent state.
+    """Return the names that carry a value from one iteration of a loop to the next, such as a recurrent state.
 
-    An iteration reads such a name before it writes it, and uses it for the names in `needed` or for an effect.
+    An iteration reads such a name before it writes it, and uses it for `needed` or for an effect.
     """
     written = set().union(*(_writes(each)[0] for each in body))
     found: set[str] = set()

@@ -67,10 +67,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class TraceStep:
-    """A step of tracing a value: a name, where it is read, and the assignment to it that was followed.
-
-    `binding` is None if an entry or attribute was followed instead of an assignment.
-    """
+    """A step of tracing a value: a name, the place of its read, and the assignment followed (if any)."""
 
     key: str
     scope: Scope
@@ -164,7 +161,7 @@ class Tracer:
         return self._bindings[id(scope.node)]
 
     def trace(self, node: ast.expr, scope: Scope, depth: int = 0) -> Origin:
-        """Return where a value comes from, looking through moves such as `.to(device)` and wrappers such as DDP."""
+        """Return where a value comes from, behind moves such as `.to(device)` and wrappers such as DDP."""
         found = Origin(node, scope)
         if depth > _DEEPEST:
             return found
@@ -388,9 +385,9 @@ class Tracer:
         return taken
 
     def changed(self, node: ast.expr, scope: Scope) -> list[int]:
-        """Return the lines that change a value's object after it is made and before it is read.
+        """Return the lines that change a value's object between its making and its read.
 
-        Changes in a loop that also contains the read are left out, because they carry over from one batch to the next.
+        Changes in a loop around the read are left out, because they carry over from batch to batch.
         """
         self._way.clear()
         self.trace(node, scope)

@@ -72,7 +72,7 @@ def updates_of(tracer: Tracer, body: list[ast.stmt], scope: Scope) -> Updates:
 
 
 def is_part_of_update(node: ast.AST) -> bool:
-    """Return whether a node calls a method of an optimizer such as `first_step`, which makes a part of an update."""
+    """Return whether a node calls a part of an optimizer's update, such as `first_step`."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
     return node.func.attr.endswith("_step") and "opt" in last_name(node.func.value).lower()

@@ -28,7 +28,7 @@ class AttributeWrites:
         self._set: dict[tuple[str, str], bool] = {}
 
     def sets_again(self, own: ast.ClassDef, name: str) -> bool:
-        """Return whether an attribute of a class's objects may be set more than once, or by code outside the class.
+        """Return whether an attribute may be set more than once, or by code outside the class.
 
         A property counts as set at each read, because its getter may return another value.
         """
@@ -131,7 +131,7 @@ class Writes(AttributeWrites):
     def is_rebound(self, node: ast.expr, scope: Scope, line: int = 0) -> bool:
         """Return whether the script may bind a name, or an attribute of `self`, more than once.
 
-        Assignments to a local variable do not count if they always run after `line`, on which the name is read.
+        Assignments to a local variable that always follow `line`, the read, do not count.
         """
         name, *parts = _path(node)
         if name not in ("self", "cls") or scope.own is None:

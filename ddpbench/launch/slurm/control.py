@@ -69,7 +69,7 @@ class JobState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Partition:
-    """A partition with its number of nodes and its longest time limit in seconds (None if it is unlimited)."""
+    """A partition's number of nodes and longest time limit in seconds (None: unlimited)."""
 
     name: str
     nodes: int
@@ -92,7 +92,7 @@ def environment(script: Path | None) -> dict[str, str]:
     """Return this process's environment without the variables that would override the options in a script.
 
     SLURM_ variables except SLURM_CONF are removed, because a job may have set them. SBATCH_ variables are removed if
-    the script sets the same option, or if they are in `_NEVER`. Others are kept, such as a user's default account.
+    the script sets the same option, or if they are in `_NEVER`.
     """
     text = script.read_text(encoding="utf-8") if script is not None else ""
     names = re.findall(r"^#SBATCH --([a-z0-9-]+)", text, flags=re.MULTILINE)
@@ -262,7 +262,7 @@ def states(jobs: Mapping[str, Path]) -> dict[str, JobState]:
 def strays(scripts: Collection[Path], known: Collection[str]) -> dict[Path, str]:
     """Return the ids of active jobs that run one of these scripts and are not in `known`, by script.
 
-    Such jobs exist if the submitting process was killed before it recorded them.
+    The submitting process may have been killed before it recorded them.
 
     Raises:
         UnreachableError: Slurm does not answer.

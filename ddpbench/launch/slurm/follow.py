@@ -50,11 +50,10 @@ FollowStep = Literal["wait", "submit", "done", "give up"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunProgress:
-    """The progress of a run: how many launches and proofs are `finished`, and how many `sessions` it has had.
+    """The progress of a run: its `finished` launches and proofs, and its `sessions`.
 
-    `carried_out` is True if, since the last job was submitted, a session has ended because nothing was left to measure
-    within the budget. `left_out` is True if that session left out launches of the fewest rounds because the budget was
-    too small.
+    `carried_out` is True if a session of the last job ended because nothing was left to measure within the budget, and
+    `left_out` if it left out launches of the fewest rounds.
     """
 
     finished: int
@@ -138,7 +137,7 @@ class Follower:
     def check(self) -> dict[int, str]:
         """Write the scripts and have Slurm check each new one, before any job is submitted.
 
-        Returns the partition in which each new job would run, by number of nodes; empty if Slurm does not report it.
+        Return each new job's partition by number of nodes; empty if unknown.
 
         Raises:
             RequestError: sbatch refuses a script.

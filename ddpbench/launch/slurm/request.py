@@ -174,7 +174,7 @@ def slurm_time(seconds: float) -> str:
 def options_of(
     named: Sequence[tuple[str, str | None]], given: Sequence[str], *, exclusive: bool
 ) -> tuple[Option, ...]:
-    """Return sbatch's options: the `named` ones whose value is not None, then the options `given` as text."""
+    """Return sbatch's options: the `named` ones with a value, then those `given` as text."""
     own = [Option(name=name, value=value) for name, value in named if value is not None]
     return (
         *own,

@@ -283,9 +283,9 @@ def _cases_of(nodes: int, sizes: Sequence[int], planned: PlannedFor) -> list[Pla
 
 
 def time_limit_s(total_s: float, estimated_s: float) -> float:
-    """Return the time limit of a job, seconds: twice the estimate of its launches, plus time to start up.
+    """Return the time limit of a job, seconds: twice its launches' estimate, plus time to start up.
 
-    The doubled estimate is at most `total_s` (`budget.total`, seconds), because the job ends by itself after that time.
+    Twice the estimate is at most `total_s` (`budget.total`), after which the job ends by itself.
     """
     return _START_S + min(total_s, 2 * estimated_s)
 

@@ -14,7 +14,7 @@ _LONGEST_NAME = 64
 
 
 def one_line(what: str, text: str) -> str:
-    """Return the text after checking that it fits on one line of a script; `what` names it in the error.
+    """Check that a text fits on one line of a script, and return it; `what` names it in the error.
 
     Raises:
         RequestError: the text has a line break or another control character.

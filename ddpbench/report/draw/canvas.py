@@ -86,8 +86,7 @@ def mark(
 ) -> ErrorbarContainer:
     """Draw one case's estimate as a marker with whiskers, and its launches as small dots on both sides.
 
-    `place` is the case's position on the axis of categories: x, or y if `sideways`. `aside` is the distance of the dots
-    from `place`. Return the marker and its whiskers.
+    `place` is x, or y if `sideways`; `aside` is the dots' distance from it. Return the marker and its whiskers.
     """
     spots = [place + aside * (1 if index % 2 else -1) for index in range(len(launches))]
     dots = (launches, spots) if sideways else (spots, launches)
@@ -161,8 +160,8 @@ def wrapped(text: str, width: int) -> list[str]:
 def drawing(families: Sequence[str] = ()) -> Iterator[set[str]]:
     """Set matplotlib to `style.SETTINGS` within this context, ignoring a user's matplotlibrc.
 
-    After the context, the yielded set has the characters drawn as boxes, which neither the figures' font nor `families`
-    have. Texts are passed through `clean`, because matplotlib also writes them into comments of an SVG.
+    After the context, the yielded set has the characters drawn as boxes, which no font in `families` has. Texts are
+    passed through `clean`, because matplotlib also writes them into comments of an SVG.
     """
     import matplotlib as mpl
 

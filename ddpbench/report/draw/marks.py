@@ -39,10 +39,10 @@ def describe_points(drawn: Any, series: str, *titles: str) -> None:
 
 
 def with_titles(root: Element) -> None:
-    """Replace what `describe` wrote by `<title>` elements, and by the number of the series in `data-s`.
+    """Replace what `describe` wrote by `<title>` elements, and number the series in `data-s`.
 
-    A series gets a number if any of its marks has a title. If only one series has such marks, no series gets a number.
-    In numbered series, marks that contain texts, such as labels, get these texts as `aria-label`.
+    If several series have marks with titles, each gets a number. Their marks that contain texts get these as
+    `aria-label`.
     """
     groups = [node for node in root.iter(f"{_SVG}g") if node.attrib.get("id", "").startswith(_MARKED)]
     words = [json.loads(node.attrib.pop("id").removeprefix(_MARKED)) for node in groups]

@@ -25,8 +25,8 @@ WORTH_SHARING = 4
 class Painter:
     """Draws pictures in this process and, if there are cores for them, in other processes.
 
-    An idle process takes the next picture. A picture that fails in another process is drawn again in this process.
-    Pictures that the same code drew before are read from the user's cache.
+    A picture that fails in another process is drawn again here. The user's cache has pictures that the same code drew
+    before.
     """
 
     def __init__(self, others: Others = NOBODY, progress: OnProgress = ignore_progress) -> None:

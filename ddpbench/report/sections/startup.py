@@ -19,10 +19,7 @@ _PARTS = ("Process", "Imports", "Data and model", "Rendezvous", "First step")
 
 
 def section(rows: Sequence[Row]) -> Section | None:
-    """Return the section on start-up time, which is a table.
-
-    None if only one launcher was used, or if no launch recorded its start-up.
-    """
+    """Return the section on start-up time, which is a table; None for a single launcher, or if not recorded."""
     if len({row.case.launcher for row in rows}) < 2:
         return None
     starts = [(row, row.start) for row in rows if row.start is not None]

@@ -81,10 +81,7 @@ class Strips:
 def section(
     times: Sequence[RankTimes], checks: Checked, rows: Sequence[Row], first: Sequence[str] = ()
 ) -> Section:
-    """Return the section on single steps.
-
-    `first` holds the ids of the cases that the answer compares, which are drawn before all others.
-    """
+    """Return the section on single steps; `first` holds the ids of the cases to draw first."""
     cases = _cases(times, checks, rows)
     drawn = _drawn(cases, first)
     rest = len(cases) - len(drawn)

@@ -67,7 +67,7 @@ class P2pServer:
 
 
 class P2pWorker:
-    """A worker's end of the transport. It begins to receive before it sends, so that the server never waits."""
+    """A worker's end of the transport, which begins to receive before it sends: the server never waits."""
 
     def __init__(self, job: Job, layout: BufferLayout) -> None:
         self._job, self._layout = job, layout

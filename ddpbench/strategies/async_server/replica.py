@@ -123,7 +123,7 @@ class ServerReplica(OrderedReplica):
         return list(self._log)
 
     def notes(self) -> list[Staleness]:
-        """Return a record that counts the staleness of the gradients applied since the last call, if there were any."""
+        """Return a record of the staleness of the gradients applied since the last call, if any."""
         ages = [
             number - version
             for number, (_, version) in enumerate(self._log[self._noted :], start=self._noted)

@@ -30,10 +30,9 @@ class AsyncServerOptions(BaseModel, extra="forbid", frozen=True):
 class AsyncServer(Strategy[AsyncServerOptions]):
     """Downpour SGD with n_push = n_fetch = 1 (Dean et al., "Large scale distributed deep networks", NIPS 2012).
 
-    Rank 0 has the parameters and the optimizer but no samples. Each other rank computes a gradient at the parameters it
-    has, sends it, and gets the newest parameters back. The server applies gradients one at a time, in the order of
-    arrival. Workers wait for each other only at the end of a block of steps, where all have made the same number of
-    steps. A parameter that the loss does not reach gets a gradient of zeros.
+    Rank 0 has the parameters and the optimizer but no samples. Each other rank computes a gradient, sends it, and gets
+    the newest parameters back. The server applies gradients in the order of arrival. Workers wait for each other only
+    at the end of a block of steps. A parameter that the loss does not reach gets a gradient of zeros.
     """
 
     name = "async_server"

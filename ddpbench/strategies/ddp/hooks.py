@@ -26,11 +26,10 @@ Summed = torch.futures.Future[torch.Tensor]
 
 
 class BucketHook:
-    """Averages DDP's buckets over ranks.
+    """Averages DDP's buckets over ranks, and records when each was sent and came back.
 
-    With the library's all-reduce, the result is bit-equal to DDP's without a hook. The hook records when each bucket
-    was sent and when its average came back. With the schedule `after_backward` no bucket is sent before the last
-    gradient is ready, so no transfer overlaps with computation.
+    With the library's all-reduce, the result is bit-equal to DDP's without a hook. With the schedule `after_backward`,
+    buckets wait for the last gradient, so no transfer overlaps with computation.
     """
 
     def __init__(

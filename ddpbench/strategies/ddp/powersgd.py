@@ -25,9 +25,9 @@ EPSILON = 1e-8
 class PowerSgdHook(BucketHook):
     """Compresses a bucket's matrices to a low rank, and adds the remaining error to the next step's gradients.
 
-    Vogels, Karimireddy, Jaggi, NeurIPS 2019. A bucket takes three all-reduces, each started after the previous one has
-    ended. With gloo, two buckets at once would hang, since their callbacks would wait for one another in gloo's two
-    worker threads. On the CPU a thread of ddpbench therefore runs the buckets in turn, in parallel with backward.
+    Vogels, Karimireddy, Jaggi, NeurIPS 2019. A bucket takes three successive all-reduces. With gloo, two buckets at
+    once would hang, since their callbacks would wait for one another in its two worker threads. On the CPU a thread
+    therefore runs the buckets in turn, in parallel with backward.
     """
 
     def __init__(self, job: Job, options: DdpOptions) -> None:

@@ -38,7 +38,7 @@ class LostParts:
                 module.register_forward_hook(partial(self._end, name), prepend=True)
 
     def __call__(self) -> str:
-        """Describe in words what was lost so far, why, and what to do; return "" if nothing was lost."""
+        """Say what was lost so far, why, and what to do; return "" if nothing was lost."""
         self._find_late()
         if self._late:
             whole = 'set options.fsdp.wrap = "whole", or ' if self._in_blocks else ""

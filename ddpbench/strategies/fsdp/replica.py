@@ -121,8 +121,8 @@ def _shard(job: Job, model: nn.Module, options: FsdpOptions, mesh: DeviceMesh) -
 def blocks(model: nn.Module) -> list[nn.Module]:
     """Return, in order, the children of the model's outermost ModuleLists and Sequentials.
 
-    Children without parameters are left out. A child that is only a list or dict of modules is never called, so it is
-    replaced by its own children.
+    Children without parameters are left out. A child that is only a list or dict of modules is replaced by its
+    children.
     """
     if isinstance(model, nn.ModuleList | nn.Sequential):
         return [block for child in model.children() for block in _called(child)]

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 class HookStrategy(Strategy[OptionsT]):
     """DDP with a hook that averages buckets. A proof checks that the gradients equal one process's gradients.
 
-    `hook` is called in every step as torch calls a hook registered with `register_comm_hook`: in the thread of the
-    backward pass, once per bucket, in the same order on all ranks. DDP's options (`static_graph`,
-    `find_unused_parameters`, `gradient_as_bucket_view`, `broadcast_buffers`, `accumulate`) do the same as for `ddp` if
-    the class's options have fields of these names. `HookOptions` has the first two.
+    `hook` is called as torch calls a hook of `register_comm_hook`: in the thread of the backward pass, once per bucket,
+    in the same order on all ranks. Fields of the options with the names of DDP's (`static_graph`,
+    `find_unused_parameters`, `gradient_as_bucket_view`, `broadcast_buffers`, `accumulate`) do the same as for `ddp`.
+    `HookOptions` has the first two.
     """
 
     algorithm = "hook"
@@ -74,8 +74,8 @@ class HookStrategy(Strategy[OptionsT]):
 class CompensatedHookStrategy(HookStrategy[OptionsT]):
     """A hook with error feedback, which stores what it leaves out of a bucket and sends it later.
 
-    The promise is `delayed`. The first `exact_steps` steps are averaged in full without the hook. The reason is that a
-    hook stores values for a particular bucket, and DDP rebuilds its buckets in the second step.
+    The promise is `delayed`. The first `exact_steps` steps are averaged without the hook, because DDP rebuilds its
+    buckets in the second step.
     """
 
     exact_steps: ClassVar[int] = 2

@@ -186,8 +186,8 @@ class NotedStage(CheckedStage):
     """A stage that records its computation for each microbatch, and its messages to and from its neighbours.
 
     The time between two computations is recorded as `synchronize`: waiting for others, and torch's own work. During a
-    step only times are stored, because any delay of a stage delays all stages. Nothing is stored for a received
-    message, which torch requests early and which has arrived when its computation starts.
+    step only times are stored, because any delay of a stage delays all stages. Received messages need no record: torch
+    requests them early, and they have arrived when their computation starts.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -34,10 +34,9 @@ class LinkCounters:
 
 
 def link_of(case: Case, place: JobPlace) -> LinkCounters | None:
-    """Return the emulated link whose counters this rank reads, or None if it reads none.
+    """Return the emulated link whose counters this rank reads, or None.
 
-    If each rank has its own link, each rank reads that link. Otherwise the first rank of each node reads the node's
-    link.
+    A rank reads its own link or, on links per node, the first rank of each node reads the node's.
     """
     if not case.fabric or (place.local_rank and Links.parse(case.fabric).local_bandwidth is None):
         return None

@@ -154,9 +154,8 @@ def _who(card: Card) -> str:
 def leading(cards: Sequence[Card]) -> int:
     """Return the rank of the leading slot, the first slot of the node whose directory has the most finished launches.
 
-    If several nodes have equally many finished launches, the lowest rank leads. If nodes have no common directory, a
-    resumed run must be led by the node that has the earlier records. Ranks don't show which node that is, because
-    torchrun's c10d rendezvous orders nodes differently each time.
+    Of equal nodes, the one with the lowest rank leads. A resumed run must be led by the node with the earlier records,
+    but torchrun's c10d rendezvous orders nodes differently each time.
     """
     firsts = [members[0] for members in _by_node(cards)]
     return max(firsts, key=lambda card: (card.finished, -card.rank)).rank
@@ -305,7 +304,7 @@ def _sharing_cores(members: Sequence[Seat]) -> list[list[int]]:
 
 
 def oversubscribed(case: Case, members: Sequence[Seat]) -> bool:
-    """Return whether ranks that may use the same cores have more threads than there are physical cores."""
+    """Return whether ranks on common cores have more threads than there are physical cores."""
     if case.device != "cpu" or case.compute != "real":
         return False
     threads = case.threads_per_rank * (case.world_size // len(members))

@@ -188,7 +188,7 @@ class Slot:
     def share(self, nonce: str) -> None:
         """Report whether this slot sees the leader's directory, which contains the file `nonce`.
 
-        The first slot of each host also claims the host's cores, so that no other run uses them.
+        The first slot of each host also claims the host's cores for this run.
         """
         sees = False
         for attempt in range(_SHARED_TRIES):
@@ -255,7 +255,7 @@ class Slot:
         self.meeting.put(f"state/{self.place.rank}", {"tick": self._ticks, **state})
 
     def beat(self) -> None:
-        """Repeat the last report if it is older than `BEAT_S`, to show that this slot is alive."""
+        """Repeat the last report if it is older than `BEAT_S`, as a sign of life."""
         if self._state and time.monotonic() - self.told_at > BEAT_S:
             self.tell(**self._state)
 

@@ -38,9 +38,8 @@ class Asked:
 def formed_when_asked(device: torch.device) -> Iterator[Asked]:
     """Form a process group of this rank alone as soon as the enclosed code asks for a group and there is none.
 
-    A call of `is_initialized` by a user's code, even through a library, also counts as asking. Such code would exchange
-    values if there were a group. If torch's or ddpbench's own code calls `is_initialized`, the result is False until a
-    group is formed.
+    A user's call of `is_initialized`, even through a library, counts as asking: the code would exchange values. For
+    torch's or ddpbench's own calls, it is False until a group is formed.
     """
     asked = Asked()
 

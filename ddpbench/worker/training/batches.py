@@ -100,12 +100,11 @@ def endless(
 ) -> Iterator[Any]:
     """Yield batches on `device` endlessly. Each pass reshuffles the data in the same way on all ranks (`set_epoch`).
 
-    Tensors are cast to `dtype` (`trees.cast_type`), or keep their type if `dtype` is None. If `size` is given, every
-    batch must have that many samples, as counted by `count`. Only the last batch of a pass may be smaller, and is then
-    skipped.
+    Tensors are cast to `dtype` (`trees.cast_type`), or keep their type if it is None. If `size` is given, every batch
+    must have that many samples by `count`; a smaller last batch of a pass is skipped.
 
-    `on_pass` gets the number of steps in each finished pass, `on_batch` the number of steps begun in the current pass,
-    and `on_cast` the original type of each tensor that is cast.
+    `on_pass` gets the number of steps in each finished pass, `on_batch` the steps begun in the current pass, and
+    `on_cast` the original type of each tensor that is cast.
 
     Raises:
         ValueError: a pass has no batch, or a batch of a wrong size.

@@ -39,11 +39,11 @@ class GroupControl:
 def meet(case: Case, place: JobPlace, *, uses_backend: bool, device: torch.device) -> Control:
     """Form the process groups that this case needs, and return the `Control` through which ranks agree.
 
-    If `uses_backend`, the default group has the case's backend, and only the strategy uses this group. Otherwise the
-    default group has the backend gloo, and ranks agree through it.
+    If `uses_backend`, the default group has the case's backend, for the strategy alone. Otherwise it has gloo, and
+    ranks agree through it.
 
-    A default group that a launcher such as Ray has already formed is kept. A default group that the user's code formed
-    during import is kept if it fits a case without recovery, and is replaced otherwise.
+    A default group that a launcher such as Ray has formed is kept. A group that the user's code formed during import is
+    kept if it fits a case without recovery.
 
     Raises:
         RuntimeError: the group that the launcher formed has other ranks or a different backend.

@@ -60,9 +60,7 @@ def loss_of(answer: Any) -> float:
 
 
 def kept_of(replica: CompensatedReplica, gradients: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the replica's `kept()` tensors by parameter name, after checking names and shapes.
-
-    There is one tensor for each name in `gradients`, with the same shape as that gradient.
+    """Return the replica's `kept()` tensors, checked to have the names and shapes of `gradients`.
 
     Raises:
         TypeError: `kept()` returned something other than tensors, or a tensor is missing or has a wrong shape.

@@ -123,11 +123,11 @@ class Comparer:
         return replace(proof, note=f"on rank {self.prover.rank} the most in {name}")
 
     def worst(self, own: Tensors, expected: Tensors) -> tuple[float, str]:
-        """Return the largest relative error of any gradient of `own` on this rank, and that parameter's name.
+        """Return the largest relative error of any gradient of `own` on this rank, and its parameter's name.
 
-        If rounding may explain errors above the tolerance, rounding errors are measured once. Errors of the measured
-        size are allowed from then on. Rounding is measured only if the case is also compared in float64, because a step
-        that is sensitive to rounding could otherwise hide wrong gradients. All ranks must call this method together.
+        If rounding may explain errors above the tolerance, it is measured once, and allowed from then on. This requires
+        a comparison in float64 too, because rounding could hide wrong gradients. All ranks must call this method
+        together.
         """
         found = self.tolerances.worst(own, expected)
         most = self.prover.agreed(found[0])
@@ -152,13 +152,11 @@ class Comparer:
     ) -> Proof:
         """Compare how updates changed this rank's parameters with how they changed those of one process.
 
-        This rank's parameters changed from `before` to `own`, one process's parameters from `before` to `expected`.
-        Return the result as a proof, whose note is `unchanged` if no parameter changed. `train` repeats one process's
-        training of a model in its initial state, and returns the model's parameters. If float64 has proved this
-        comparison and the error is between the tolerance and `NARROW_CHANGE_TOLERANCE`, `train` is used to measure
-        rounding. Numbers whose errors rounding explains are then left out of the comparison. `fault` returns why the
-        comparison of a failed proof is meaningless, or `""`. The default examines the gradients and updates of the
-        model, which must have a loss.
+        This rank's parameters changed from `before` to `own`, one process's from `before` to `expected`. The proof has
+        the note `unchanged` if none changed. `train` repeats one process's training from its initial state. It serves
+        to measure rounding, if float64 has proved this comparison and the error is below `NARROW_CHANGE_TOLERANCE`;
+        what rounding explains is left out. `fault` returns why comparing changes is meaningless, or `""`; by default it
+        examines the model's gradients and updates.
         """
         allowed = self.tolerances.change
         rounds = allowed is None or self.tolerances.rounds
@@ -244,11 +242,10 @@ class Comparer:
             raise CannotTrainError(parts_reason(strategy.name, together or "its optimizer"))
 
     def explained(self, proof: Proof) -> Proof:
-        """Return `proof`, or a replacement if a fault of the model explains the failure.
+        """Return `proof`, or one marked as not compared if a fault of the model explains the failure.
 
-        The replacement counts as not compared, so that the strategy does not fail. But if the model makes replicas end
-        up different, the result remains a failure, with a note about the model. All ranks must call this method
-        together.
+        A failure stays if the model makes replicas end up different, with a note about the model. All ranks must call
+        this method together.
 
         Raises:
             CannotTrainError: the strategy leaves out part of the model's steps.

@@ -366,7 +366,7 @@ def _facts(
 
 
 def over_one_memory(model: torch.nn.Module) -> list[str]:
-    """Return the names of two parameters that share memory, at least one of them trained; `[]` if there are none."""
+    """Return the names of two parameters that share memory, at least one of them trained, or `[]`."""
     seen: dict[int, list[tuple[str, torch.Tensor]]] = {}
     for name, each in model.named_parameters():
         if each.layout != torch.strided or not each.numel():

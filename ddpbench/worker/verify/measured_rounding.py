@@ -40,9 +40,8 @@ def rounding_of_changes(
 def changes_of_twice(one: OneProcess, train: Callable[[torch.nn.Module], Tensors]) -> Tensors:
     """Repeat a training with twice the loss and half its gradients; return the changes of parameters.
 
-    Both factors are exact, so a backward that is linear in the loss gives the same bits. A backward with a hook that
-    normalises gradients, for example, is not linear. For such a backward, other factors do not measure rounding. All
-    ranks must call this function together.
+    Both factors are exact, so a backward that is linear in the loss gives the same bits. For others, such as one that
+    normalises gradients, factors do not measure rounding. All ranks must call this function together.
     """
     with _disturbed(one, 2.0, None):
         return _changes(one, train)

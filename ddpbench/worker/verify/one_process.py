@@ -236,9 +236,8 @@ class OneProcess:
     def updated(self, gradient: Tensors, *, made_alone: bool | None = None, says_so: bool = False) -> Tensors:
         """Return a fresh model's parameters after a few updates from this gradient.
 
-        If `made_alone` is None, all ranks make the updates together. If it is False, each rank makes the updates alone;
-        if True, each rank also makes the optimizer alone. In these two cases, `says_so` sets `RANK` and `WORLD_SIZE` as
-        for a single process.
+        `made_alone` is None if all ranks update together, False if each updates alone, and True if each also makes the
+        optimizer alone. For one alone, `says_so` sets `RANK` and `WORLD_SIZE` as for a single process.
 
         Raises:
             RuntimeError: updates communicate in a group other than the default one, so no rank can make them alone.

@@ -77,16 +77,14 @@ def computed_together(
     make: Callable[[Any], Any],
     gradient: Mapping[str, torch.Tensor] | None = None,
 ) -> str:
-    """Return the class name of an optimizer in which one parameter's update depends on other parameters, or `""`.
+    """Return the class name of an optimizer in which one parameter's update depends on others, or `""`.
 
-    An example is an optimizer that divides by the norm of all gradients. `fresh` returns a model in its initial state,
-    and `make` returns the optimizer for a model's parameters. The test leaves out some parameters, and checks whether
-    the updates of the remaining parameters change. If updates draw random numbers, the test changes some gradients
-    instead, because leaving out a parameter would shift the draws. If an update fails, the result is `""`.
+    For example, it may divide by the norm of all gradients. The test leaves out some parameters (or, if updates draw
+    random numbers, changes some gradients) and looks at the other updates. If an update fails, the result is `""`.
+    `fresh` returns a model in its initial state, and `make` its optimizer.
 
-    Gradients are random, and new in each update. If `gradient` is given, the test is repeated with this gradient in all
-    updates, multiplied by one of several factors. Some optimizers estimate a learning rate that grows only while
-    gradients keep their direction.
+    Gradients are random, and new in each update. The test is repeated with multiples of `gradient` if given: some
+    optimizers raise a learning rate only while gradients keep their direction.
     """
     given: list[Mapping[str, torch.Tensor] | None] = [None]
     given += [{name: each * factor for name, each in (gradient or {}).items()} for factor in _SIZES]
@@ -119,9 +117,9 @@ def _computed_together(
 
 
 def narrower_type(fresh: Callable[[], nn.Module], make: Callable[[Any], Any]) -> str:
-    """Return the coarsest number type in which updates compute; `""` if it is not coarser than the parameters' types.
+    """Return the coarsest number type in which updates compute; `""` if not coarser than the parameters' types.
 
-    `fresh` and `make` are as in `computed_together`. Tensors with a single number, such as a step count, are ignored.
+    `fresh` and `make` are as in `computed_together`. Single numbers, such as a step count, are ignored.
     """
     model = fresh()
     finest = min((_eps(each.dtype) for each in model.parameters() if each.is_floating_point()), default=0.0)
@@ -287,8 +285,8 @@ def unreached_seen(
 def not_moved(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     """Make a few updates; name parameters that have a gradient but do not change, or return `""`.
 
-    An unchanged parameter counts if its learning rate was always 0, or if no parameter changed: a small change may be
-    lost in rounding.
+    An unchanged parameter counts only if its learning rate was always 0, or if none changed: rounding may hide a small
+    change.
     """
     watch = _Watch(model, [optimizer])
     for _ in range(UPDATES):

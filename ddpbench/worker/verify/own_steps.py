@@ -54,10 +54,9 @@ a network may be updated only in every fifth step.
 def prove_own_steps(prover: ComparingRank, batch: Any, shards: Sequence[Any]) -> Iterator[Proof]:
     """Compare this rank's parameters after some steps with the parameters of lockstep replicas; yield proofs.
 
-    The reference has one replica per shard, all in this process. Each replica runs to the end of its next backward
-    pass, and then all replicas' gradients are averaged. This defines data parallelism for any step, for example one
-    that clips gradients, accumulates them, or updates one of two networks. If the strategy trains on the whole batch in
-    one process, so does the reference.
+    The reference has one replica per shard in this process, or trains on the whole batch if the strategy does. After
+    each backward pass, the replicas' gradients are averaged. This defines data parallelism for any step, for example
+    one that clips or accumulates gradients.
     """
     parts = shards
     if prover.training.strategy.one_process:
@@ -568,8 +567,8 @@ class _SentBuffers:
 class Lockstep:
     """Replicas of a model in one process, one per shard, whose gradients are averaged after every backward pass.
 
-    Each replica has a thread, and one thread runs at a time. A thread runs to the end of its next backward pass, and
-    then waits for the others. Each replica draws random numbers from its own generator states, with its rank's seed.
+    Each replica has a thread, of which one runs at a time, up to the end of its next backward pass. Each replica draws
+    random numbers from its own generator states, with its rank's seed.
     """
 
     def __init__(
@@ -586,9 +585,9 @@ class Lockstep:
     ) -> None:
         """Make the replicas: one model and its optimizers per shard.
 
-        `seed` is added to the ranks' seeds. If `alike`, all replicas use the first rank's seed. If `sends`, all
-        replicas get the first one's buffers before each forward pass. `on_step` is called after every step. If `one` is
-        given, models are made by it, and gradients are computed with its factor.
+        `seed` is added to the ranks' seeds, or to the first rank's for all if `alike`. If `sends`, all replicas get the
+        first one's buffers before each forward pass. `on_step` is called after every step. `one` makes models and has
+        the factor of gradients.
         """
         self._training, self._shards, self._on_step = training, shards, on_step
         self._models = [one.fresh() if one else training.fresh_model(numbers.cast, FULL) for _ in shards]

@@ -122,8 +122,7 @@ class Tolerances:
     def change_after(self, change: float) -> float:
         """Return the allowed relative error of a change by updates, with gradients rounded as in `widen`.
 
-        The result is at least `change`. It is infinite if the allowed error is so large that a comparison would prove
-        nothing.
+        It is at least `change`, and infinite if a comparison would prove nothing.
         """
         allowed = max(change, COMPRESSED_CHANGE_ROOTS * math.sqrt(self._sent_roundoff))
         return allowed if allowed <= MOST_COMPRESSED_CHANGE else math.inf

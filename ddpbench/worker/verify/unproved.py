@@ -157,9 +157,9 @@ class Failures:
         return self._rounding
 
     def note_on_rounding(self, proof: Proof) -> str:
-        """Return a sentence if other roundings change a failed proof's reference as much as its error; otherwise `""`.
+        """Return a sentence if other roundings change a failed proof's reference as much as its error; else `""`.
 
-        Call this only after all checks for a fault of the model have found none. All ranks must call it together.
+        All ranks must call this together, after all checks for a fault of the model have found none.
         """
         if not math.isfinite(proof.error):
             return ""

@@ -55,17 +55,17 @@ class UpdateFaults:
         self._rounds: str | None = None
 
     def found(self, *, exactly: bool = False) -> str:
-        """Return a sentence that says why updates cannot be compared; `""` if one process can repeat them.
+        """Return why updates cannot be compared; `""` if one process can repeat them.
 
-        Updates of two ranks may differ by as much as a comparison allows; if `exactly`, they must be equal. The result
-        is computed once. All ranks must call this method together.
+        Ranks' updates may differ by as much as a comparison allows, or not at all if `exactly`. The result is computed
+        once. All ranks must call this method together.
         """
         if self._found is None:
             self._found = self._repeated()
         return self._found or self.by_rank(exactly=exactly)
 
     def by_rank(self, *, exactly: bool = False) -> str:
-        """If `found` saw that updates differ between ranks, return a sentence that says so; otherwise `""`.
+        """Return a sentence if `found` saw that updates differ between ranks; otherwise `""`.
 
         `exactly` is as in `found`.
         """
@@ -175,8 +175,7 @@ class UpdateFaults:
     def of_rounding(self, error: float) -> str:
         """Return a sentence if updates compute in a coarser number type than the parameters'; otherwise `""`.
 
-        If rounding cannot explain a relative error as large as `error`, updates are not examined and the result is
-        `""`.
+        Updates are examined only if rounding can explain a relative error of `error`.
         """
         if error > NARROW_CHANGE_TOLERANCE:
             return ""

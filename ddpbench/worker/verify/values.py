@@ -48,10 +48,9 @@ def has_numbers(batch: Any) -> bool:
 
 
 def mean(parts: Iterable[Tensors]) -> Tensors:
-    """Return the mean of each tensor over all parts, by name.
+    """Return the mean of each tensor over all parts, by name, adding parts one at a time to save memory.
 
-    Parts are added up one at a time, so that the parts of a generator are not all in memory at once. A name that some
-    part lacks, such as a parameter that was frozen midway, is left out.
+    A name that some part lacks, such as a parameter that was frozen midway, is left out.
     """
     total: Tensors = {}
     count = 0

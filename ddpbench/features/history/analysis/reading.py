@@ -33,7 +33,7 @@ def read_sides(
 ) -> list[Side]:
     """Return the runs in these directories, or in folders of runs, in the order in which they were measured.
 
-    Each run is named by its directory, or by its path if several directories have the same name.
+    Each run is named by its directory, or by its path if that is ambiguous.
 
     Args:
         paths: run directories, files of pytest-benchmark, names of saved baselines, or folders of runs or files.

@@ -77,11 +77,7 @@ def day_of(side: Side) -> str:
 
 
 def verdict_words(history: History, case: CaseHistory) -> str:
-    """Describe a case's changes.
-
-    A single change is described with the runs before and after it. If there are several changes, each is described with
-    the run after it.
-    """
+    """Describe a case's changes: a single one with the runs before and after it, several with the run after each."""
     if not case.enough:
         return f"not enough runs to tell: {len(case.measured)} of {history.fewest} at least"
     if not case.changes:

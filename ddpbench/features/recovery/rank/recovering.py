@@ -56,7 +56,7 @@ class PlannedError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailurePlan:
-    """The numbers of the steps after which training fails, a node returns (if one has left), and training ends."""
+    """The numbers of the steps after which training fails, a node returns, and training ends."""
 
     fails: int
     joins: int | None
@@ -67,8 +67,8 @@ class FailurePlan:
     def of(cls, case: Case, step_s: float, number: int) -> FailurePlan:
         """Return the plan of a launch: a few snapshots, and then a failure at a step drawn from the seed and `number`.
 
-        At least two of the snapshots before the failure each replace an older snapshot. A launch without a failure
-        trains longer, so that it covers every step of the other launches in its round.
+        At least two snapshots before the failure each replace an older one. A launch without a failure trains longer,
+        through every step of the others in its round.
         """
         window, every = window_of(step_s), case.snapshot_every
         drawn = random.Random(f"{case.seed} {number}").randint(1, every)

@@ -124,7 +124,7 @@ def _difference(found: tuple[float, int] | None) -> Cell:
 
 
 def rates_table(costs: Sequence[FailureCosts]) -> tuple[Table, ...]:
-    """Return a table of the throughput before, during and after a node's absence; no table if no node returned."""
+    """Return a table of the throughput before, during and after a node's absence, if a node returned."""
     left = [cost for cost in costs if cost.found.joined is not None]
     if not left:
         return ()

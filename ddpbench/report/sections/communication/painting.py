@@ -37,10 +37,9 @@ def paint(
     rate: float | None,
     stacked: bool = False,
 ) -> None:
-    """Paint time by size in one plot, and bus bandwidth by size in another.
+    """Paint time by size in one plot, and bus bandwidth by size in another, above each other if `stacked`.
 
-    The plots are next to each other, or above each other if `stacked`. Vertical lines mark the bucket caps, and a
-    horizontal line marks the links' `rate`, GB/s. The curves' names are at the right, or on top if `stacked`.
+    Vertical lines mark the bucket caps, and a horizontal line the links' `rate`, GB/s.
     """
     from ddpbench.report.draw.canvas import decades
 

@@ -14,10 +14,9 @@ class AccelerateOptions(OverDdpOptions, extra="forbid", frozen=True):
 class Accelerate(OverDdp[AccelerateOptions]):
     """Training with `accelerator.prepare(model, optimizer)`, `backward(loss)` and `accumulate(model)`.
 
-    The loop is ddpbench's. `prepare(dataloader)` is left out: batches come from ddpbench's sampler, so that every
-    strategy trains on the same samples in the same order. Accelerate's trackers and checkpoints are off, as by default.
-    With one process, Accelerate's `accumulate` lets DDP aggregate in every part. The setting `precision = "bf16"`
-    becomes Accelerate's `mixed_precision`.
+    The loop is ddpbench's. `prepare(dataloader)` is left out, so that every strategy trains on the same samples in the
+    same order. Trackers and checkpoints are off, as by default. With one process, DDP aggregates in every part.
+    `precision = "bf16"` becomes Accelerate's `mixed_precision`.
     """
 
     name = "accelerate"

@@ -12,11 +12,10 @@ from ddpbench.strategies.frameworks.over_ddp import withheld_cap_reason
 class HfTrainer(Strategy[HfTrainerOptions]):
     """`train()` of a subclass of `transformers.Trainer` that computes the workload's loss.
 
-    Logging, saving, evaluation, reports to trackers, progress bars, clipping, the filter of NaN losses and schedules
-    are off. ddpbench's batches replace the Trainer's DataLoader and sampler, and the Trainer's seeding is undone. The
-    Trainer's step remains: callbacks, Accelerate's wrappers of model and optimizer, and features that cannot be turned
-    off, such as the norm of all gradients in every step (transformers 5). The setting `precision = "bf16"` becomes the
-    Trainer's `bf16=True`.
+    Logging, saving, evaluation, trackers, progress bars, clipping, the filter of NaN losses and schedules are off.
+    ddpbench's batches replace the Trainer's DataLoader, and its seeding is undone. Callbacks, Accelerate's wrappers and
+    features that cannot be turned off remain, such as the norm of all gradients (transformers 5). `precision = "bf16"`
+    becomes the Trainer's `bf16=True`.
     """
 
     name = "hf_trainer"

@@ -11,10 +11,9 @@ from ddpbench.strategies.frameworks.ray_train import RayTrainOptions
 class RayTrain(Strategy[RayTrainOptions]):
     """Ray's TorchTrainer starts the ranks and forms their process group; `prepare_model` wraps the model in DDP.
 
-    Under Ray Train the user writes the training loop, so here the loop is ddpbench's. `prepare_data_loader` is left
-    out, because its sampler would replace ddpbench's sampler, which gives all strategies the same samples. Nothing is
-    reported to Ray or saved by Ray (`ray.train.report`). Ray's metrics are turned off. Its controller, which checks the
-    workers every two seconds, runs as always.
+    The loop is ddpbench's, as Ray Train leaves it to the user. `prepare_data_loader` is left out, so that all
+    strategies get the same samples. Nothing is reported to Ray or saved by Ray, and its metrics are off. Its controller
+    checks the workers every two seconds, as always.
     """
 
     name = "ray_train"
