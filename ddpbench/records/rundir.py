@@ -161,7 +161,7 @@ class Made:
             write_atomically(self.path / MARK, _MARK_TEXT)
 
     def begin(self) -> None:
-        """Treat all present entries, except `_CREATED`, as others' creations. Call this once the directory is locked."""
+        """Treat all present entries, except `_CREATED`, as made by others. Call this once the directory is locked."""
         self.kept |= {name for name, _ in _entries(self.path)} - _CREATED
 
     def remove(self) -> None:
