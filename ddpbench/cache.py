@@ -1,7 +1,7 @@
 """Cache a user's results that can be computed again from the same input, so that a failing cache costs only time.
 
-Cached values are pickled, so the cache is never in a run directory, which may come from a stranger. Entries are in a
-subfolder that this module created and marked; nothing else is ever removed.
+Cached values are pickled, so the cache is never in a run directory, which may come from a stranger. Only entries of a
+subfolder that this module made and marked are ever removed.
 """
 
 from __future__ import annotations

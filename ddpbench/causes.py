@@ -1,6 +1,6 @@
 """Describe an exception in one line: what went wrong, and which line of the user's own code led to it.
 
-Both ranks and the process that starts them use this module, so it imports only the standard library.
+Imports only the standard library, because ranks and their starters both use it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Escape texts by other authors for the format of the output file, with one function per format.
 
-Each function replaces control characters, as `text_safety.clean` does, and escapes all characters that have a meaning
-in the format. HTML is escaped by the report's templates (`report/templates.py`), and terminals get what `clean`
-returns.
+Each also replaces control characters. The report's templates (`report/templates.py`) escape HTML.
 """
 
 from __future__ import annotations

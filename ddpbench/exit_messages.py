@@ -1,7 +1,4 @@
-"""Print a process's last messages, without blocking or failing in any state of its streams.
-
-This module imports only the standard library.
-"""
+"""Print a process's last messages, without blocking or failing in any state of its streams."""
 
 from __future__ import annotations
 

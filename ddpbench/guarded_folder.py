@@ -1,7 +1,6 @@
 """A temporary folder that is removed however this process ends.
 
-A small process waits until the pipe between it and this process is closed, because this process has ended. Then it
-removes the folder. This module, run as `python -m ddpbench.guarded_folder PATH DEVICE INODE`, is that process.
+A small process, `python -m ddpbench.guarded_folder PATH DEVICE INODE`, waits until its pipe is closed, and removes it.
 """
 
 from __future__ import annotations

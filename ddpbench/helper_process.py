@@ -1,7 +1,7 @@
 """Helper processes that work in parallel with this one, for example on a large run's report.
 
-This module, run as `python -m ddpbench.helper_process MODULE ...`, is such a process. It imports the given modules
-while it waits for a question. A question is a pair of a function and its argument. Questions and answers are pickled.
+A helper, `python -m ddpbench.helper_process MODULE ...`, imports the modules, then answers questions (a function and
+its argument), which are pickled.
 """
 
 from __future__ import annotations

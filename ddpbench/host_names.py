@@ -1,7 +1,7 @@
 """Check whether a text is a valid host name, and resolve host names.
 
-Python encodes a name with IDNA before it asks the C library. It raises UnicodeError for a name with an empty part or a
-part of more than 63 characters. torch, gloo and the functions here pass the name to the C library unchanged.
+Python's IDNA encoding would raise UnicodeError for empty or long parts of a name. Here, as in torch and gloo, the C
+library gets the name unchanged.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """Find classes and functions that installed packages register as entry points, and functions of ddpbench's features.
 
 An entry point gives a name to an import path, such as `topk = "package.module:TopK"` in the group
-`ddpbench.strategies`. A name that ddpbench itself does not have is looked up among the entry points, without any
-import. Commands and report sections are functions, which are imported when they are called.
-
-Features ship with ddpbench, each in a folder in `ddpbench/features/`, and register functions in a similar way. If a
-feature's folder is missing, ddpbench works without that feature.
+`ddpbench.strategies`. Entry points are searched, without any import, for names that ddpbench itself does not have.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Check whether another user may have planted a path, or can put something in its place.
-
-This module imports nothing of ddpbench.
-"""
+"""Check whether another user may have planted a path, or can put something in its place."""
 
 from __future__ import annotations
 

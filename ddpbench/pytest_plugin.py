@@ -3,11 +3,9 @@
     def test_step(ddp_benchmark):
         ddp_benchmark(workload="train.py:Measured", strategy="ddp", world_size=2, bucket_cap_mb=25)
 
-Each round is a launch of fresh ranks. pytest-benchmark gets the launch's mean step time as if it had timed a round
-itself. So pytest-benchmark's table, --benchmark-autosave, --benchmark-compare and --benchmark-histogram work. The
-case's columns are in `extra_info`. `--ddpbench-gate 3% --ddpbench-baseline BASELINE` fails a test that is shown to be
-slower than its saved result, or than other code that is measured in alternation. Importing this file imports neither
-torch nor pandas.
+Each round is a launch of fresh ranks, whose mean step time pytest-benchmark gets as if it had timed it. The case's
+columns are in `extra_info`. `--ddpbench-gate 3% --ddpbench-baseline BASELINE` fails a test that is shown to be slower
+than its saved result, or than other code measured in alternation. Importing this file imports neither torch nor pandas.
 """
 
 from __future__ import annotations

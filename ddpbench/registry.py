@@ -1,4 +1,4 @@
-"""Entries of the tables of strategies, workloads and algorithms. Reading a table imports none of these classes."""
+"""Entries of the tables of strategies, workloads and algorithms, which are read without importing their classes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Remove folders, but only if this user owns them or this process made them.
 
-A folder's name proves neither its owner nor its maker. In a shared folder, another user can give a folder any name, and
-can move a folder that this user owns into the shared folder. So each folder is opened, never through a link, its owner
-is checked, and its contents are removed through the open folder. Another user's entries stay, with all that is in them,
-and are reported.
+A folder's name proves neither: in a shared folder, another user can choose any name, and move a folder of this user's
+there. So each folder is opened, never through a link, its owner is checked, and it is emptied through the open folder.
+Another user's entries stay and are reported.
 """
 
 from __future__ import annotations

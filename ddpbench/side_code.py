@@ -1,7 +1,7 @@
 """Check that a process of one side of a comparison imported no module from the other side's code.
 
-If both sides imported the same file, its changes would not be measured. The comparison describes the side in an
-environment variable, which all processes of the side inherit. This module imports nothing of ddpbench.
+Changes of a file that both sides import would not be measured. The side is described in an environment variable, which
+all its processes inherit.
 """
 
 from __future__ import annotations

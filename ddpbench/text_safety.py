@@ -1,4 +1,4 @@
-"""Make texts that others wrote safe to show, and command lines safe to paste. Nothing is printed here."""
+"""Make texts that others wrote safe to show, and command lines safe to paste."""
 
 from __future__ import annotations
 

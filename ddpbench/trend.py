@@ -1,8 +1,8 @@
 """The trend of a series of step times, as used both during a rank's warm-up and in the analysis.
 
-The series is cut into equal batches, and a straight line is fitted to the logarithms of their medians (least squares).
-Medians are robust against the odd slow step. Batches reduce the correlation between neighbouring steps, as in the
-method of batch means (Law & Kelton, "Simulation Modeling and Analysis", ch. 9).
+A straight line is fitted to the logarithms of the medians of equal batches (least squares). Medians are robust against
+slow steps, and batches reduce the correlation between neighbours (batch means: Law & Kelton, "Simulation Modeling and
+Analysis", ch. 9).
 """
 
 from __future__ import annotations

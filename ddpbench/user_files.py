@@ -1,7 +1,7 @@
 """Recognise and import classes in users' own files, which are named by `train.py:Mine` or `package.module:Mine`.
 
-Commands that run an experiment import the files that it names: planning imports the files of strategies, and ranks
-import all files. Commands that read a run's results import no user's file.
+Planning an experiment imports the files of strategies, and ranks import all files. Commands that read a run's results
+import none.
 """
 
 from __future__ import annotations

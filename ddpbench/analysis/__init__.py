@@ -1,4 +1,4 @@
-"""Analyse a run's records: statistics, step times, findings. This package returns data and draws nothing."""
+"""Analyse a run's records: statistics, step times, findings; nothing is drawn here."""
 
 from ddpbench.analysis.aa_test import NoiseResult, noise_of
 from ddpbench.analysis.decided import load

@@ -1,7 +1,6 @@
 """Upper bounds on throughput, measured with independent ranks, which exchange nothing.
 
-If a case is faster than its bound, the bound is wrong, because the bound's launches were disturbed or too few. Code
-that reports a case's distance from its bound must check this first.
+Check `outruns` before reporting a distance from a bound: a case above its bound shows that the bound is wrong.
 """
 
 from __future__ import annotations

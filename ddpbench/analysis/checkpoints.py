@@ -1,9 +1,7 @@
 """Checkpoint cost: the duration of a launch's checkpoints by one method, and their share of training time.
 
-A checkpoint lasts from the earliest rank's start to the latest rank's end, barriers included. A launch has one number
-per method: total time divided by the number of checkpoints, including the first. A case's number is the number of its
-median launch. Shares of time use means over launches, because the total time of a job also includes rare slow
-checkpoints.
+A checkpoint lasts from the earliest rank's start to the latest rank's end, barriers included. A case's number is that
+of its median launch. Shares of time use means over launches, because a job's total time includes rare slow checkpoints.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A run after its claims were decided.
-
-For each pair of cases that a claim names, the run's cases and its table use the claims' intervals.
-"""
+"""A run whose claims were decided: for pairs that claims name, its results use the claims' intervals."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
 """Share of time that a job spends on training if it fails at random, as a function of the period of its snapshots.
 
 C is the cost of a snapshot, R the time from a failure until training continues, M the mean time between failures, and
-tau the training between two snapshots. All have the same unit. C and R are means over launches, because lost times add
-up.
+tau the training between two snapshots, in one unit. C and R are means over launches, because lost times add up.
 
-Failures are a Poisson process. They may also occur while a snapshot is written and while the job recovers. All training
-since the last snapshot is lost. A segment of training and its snapshot take on average M exp(R/M) (exp((tau + C)/M) -
-1) (Daly 2006, "A higher order estimate of the optimum checkpoint interval for restart dumps", eq. 13 for one segment).
+Failures are a Poisson process, also during snapshots and recoveries, and lose all training since the last snapshot. A
+segment of training and its snapshot take on average M exp(R/M) (exp((tau + C)/M) - 1) (Daly 2006, "A higher order
+estimate of the optimum checkpoint interval for restart dumps", eq. 13 for one segment).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Judge pairs of cases, so that a report has exactly one judgement for each pair.
 
-A pair that a claim of the experiment names is judged by the claims. Their pairs were named before any measurement and
-form one family (`findings/claims.py`). Every other pair is judged by the family in which it is compared. Therefore all
-sentences and tables of a report agree on each pair.
+A pair that a claim names is judged by the claims (`findings/claims.py`), any other by its family.
 """
 
 from __future__ import annotations

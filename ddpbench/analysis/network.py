@@ -1,9 +1,8 @@
 """Communication over emulated links, per case, and its time by the algorithm's formula.
 
-A case's network time is the time per step in which any rank had a transfer under way (`Breakdown.network_s`). Each
-launch has one mean, and a case has the median over launches with its interval. The formula uses the gradients' bytes
-and the rate of the limiting link, multiplied by the payload's share of a frame (`formulas.PAYLOAD`). The formula has no
-latency (α = 0), and holds for one rank per node.
+A case's network time is the time per step in which any rank had a transfer under way (`Breakdown.network_s`), as the
+median over launches. The formula uses the limiting link's rate times `formulas.PAYLOAD`, without latency (α = 0), and
+holds for one rank per node.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Cost of a failure, from the moment of the failure until the training has recovered from a snapshot.
 
-All moments are on one host's clock. A part of the cost ends when it has ended for the last rank (or torchrun agent).
-Therefore the parts are consecutive, and their sum is the entire cost. An agent that was itself killed and restarted has
-no times for noticing the failure and for stopping ranks. A gang is the ranks that train together between two restarts.
-The trained steps are the history that led to the final parameters: each gang's steps up to the snapshot from which the
-next gang continued.
+All moments are on one host's clock. A part of the cost ends with the last rank (or torchrun agent), so the parts add up
+to the cost. A killed agent has no times for noticing the failure and stopping ranks. A gang is the ranks that train
+together between two restarts; of each gang, the steps up to the next gang's snapshot count as trained.
 """
 
 from __future__ import annotations

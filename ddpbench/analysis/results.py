@@ -1,7 +1,6 @@
 """Results of cases and launches, as plain values.
 
-Times are seconds, sizes bytes, rates bytes or samples per second. A case is named by its id. Only `columns_of` turns
-results into plain columns for JSON.
+Times are seconds, sizes bytes, rates bytes or samples per second. A case is named by its id.
 """
 
 from __future__ import annotations

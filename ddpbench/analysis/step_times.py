@@ -1,8 +1,8 @@
 """Times of single steps by rank, and what fills each rank's step: computation, communication, and waiting.
 
-In synchronous training, all ranks' steps are equally long, because fast ranks wait for slow ones. A slow rank is
-therefore the rank with the most computation and the least waiting. To keep a report small, at most four ranks of a case
-are included: the first rank that trains, and the ranks with the least, the median and the most computation.
+In synchronous training all ranks' steps are equally long, so a slow rank is one with much computation and little
+waiting. At most four ranks of a case are included: the first that trains, and those with the least, the median and the
+most computation.
 """
 
 from __future__ import annotations

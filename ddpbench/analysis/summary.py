@@ -1,4 +1,4 @@
-"""Data classes with the results of an entire run, for the report and the command line. This module draws nothing."""
+"""Data classes with the results of an entire run, for the report and the command line."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
 """Training to a loss: each launch's loss curve, the time to the target, and the difference from one device's curve.
 
-Every launch trains on the same data in the same order, so a synchronous strategy's curve is equal in all rounds.
-Intervals express how times scatter between rounds, not how training would differ with another seed.
+Every launch trains on the same data in the same order, so intervals express how times scatter between rounds, not how
+training would differ with another seed.
 
-Times are the job's. Ranks train in groups of steps, and agree between two groups on whether to continue. The time for
-this is left out. Within a group, times last from the earliest rank's start of the group to the latest rank's end of a
-step. The loss is reached when the last rank is done, so offsets between ranks are included (unlike in
-`read/steptime.py`).
+Times are the job's. The time between groups of steps, in which ranks agree whether to continue, is left out. Within a
+group, times last from the earliest rank's start to the latest rank's end of a step, so offsets between ranks are
+included (unlike in `read/steptime.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command line. Each subcommand has its own file; `exit_codes` documents the exit codes."""
+"""The command line, with a file per subcommand."""
 
 from __future__ import annotations
 

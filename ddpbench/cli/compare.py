@@ -1,4 +1,4 @@
-"""`ddpbench compare BASE NEW`: compare how fast two sides train. With `--interleave`, measure both now."""
+"""`ddpbench compare BASE NEW`: compare how fast two sides train, or measure both now with `--interleave`."""
 
 from __future__ import annotations
 

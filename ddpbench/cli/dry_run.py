@@ -1,4 +1,4 @@
-"""`ddpbench sweep --dry-run`: print the cases, their launches and estimated time. Starts nothing."""
+"""`ddpbench sweep --dry-run`: print the cases, their launches and estimated time, and start nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Prints lines that fit a terminal, with aligned columns and whole words, and without control characters.
-
-The only file of `cli` that prints.
-"""
+"""Print lines that fit a terminal, with aligned columns and whole words, and without control characters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run all-reduces one after another in a separate thread, so that backward can continue. Imports torch."""
+"""Run all-reduces one after another in a separate thread, so that backward can continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of all-reduce algorithms over point-to-point messages. Imports torch."""
+"""The interface of all-reduce algorithms over point-to-point messages."""
 
 from __future__ import annotations
 

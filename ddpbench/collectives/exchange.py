@@ -1,9 +1,7 @@
-"""Exchange small values between the ranks of a group, as JSON or bytes. Imports torch.
+"""Exchange small values between the ranks of a group, as JSON or bytes.
 
-Another user of the host can connect to gloo's port in place of a rank, so received messages are not trusted. Their size
-is limited, and they are decoded strictly; unlike torch's object collectives, this module never unpickles. Everything
-that ddpbench's ranks exchange goes through this module. Only batches are pickled, by `worker/verify/sent_batches.py`,
-which authenticates them before it unpickles them.
+Another user of the host can connect to gloo's port in place of a rank. So messages are limited in size and decoded
+strictly, and never unpickled, unlike torch's object collectives.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""All-reduce by recursive halving, then doubling (Thakur et al. 2005, section 4.5). Imports torch."""
+"""All-reduce by recursive halving, then doubling (Thakur et al. 2005, section 4.5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All-reduce in three stages: within each node, across nodes, and within each node again. Imports torch."""
+"""All-reduce in three stages: within each node, across nodes, and within each node again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All-reduce in which rank 0 receives every gradient, adds them up and sends the sum back. Imports torch."""
+"""All-reduce in which rank 0 receives every gradient, adds them up and sends the sum back."""
 
 from __future__ import annotations
 

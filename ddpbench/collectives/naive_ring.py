@@ -1,4 +1,4 @@
-"""All-reduce by a ring that passes full gradients on, as in many tutorials. Imports torch."""
+"""All-reduce by a ring that passes full gradients on, as in many tutorials."""
 
 from __future__ import annotations
 

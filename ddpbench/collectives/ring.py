@@ -1,4 +1,4 @@
-"""Ring all-reduce: a reduce-scatter, then an all-gather (Patarasuk & Yuan 2009). Imports torch."""
+"""Ring all-reduce: a reduce-scatter, then an all-gather (Patarasuk & Yuan 2009)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""All-reduce in which every rank is the master of an n-th of the gradients, like a sharded parameter server.
-
-Imports torch.
-"""
+"""All-reduce in which every rank is the master of an n-th of the gradients, like a sharded parameter server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Send and receive messages between the ranks of a process group, and count their bytes. Imports torch."""
+"""Send and receive messages between the ranks of a process group, and count their bytes."""
 
 from __future__ import annotations
 

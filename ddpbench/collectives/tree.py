@@ -1,4 +1,4 @@
-"""All-reduce by a binomial tree: sums go up to rank 0, the result goes down (Thakur et al. 2005). Imports torch."""
+"""All-reduce by a binomial tree: sums go up to rank 0, the result goes down (Thakur et al. 2005)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find out whether this machine can make a fabric (an emulated network), in a child process. For `ddpbench doctor`."""
+"""Find out in a child process whether this machine can make a fabric, for `ddpbench doctor`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Read how many bytes a fabric's links have carried, from the statistics of their token buckets.
 
-A reading must take only milliseconds, even while traffic overloads the machine. Therefore connections to the kernel are
-opened before the traffic starts, and this module unpacks the kernel's messages itself.
+A reading takes milliseconds even on an overloaded machine: connections to the kernel are opened before, and the
+kernel's messages unpacked here.
 """
 
 from __future__ import annotations

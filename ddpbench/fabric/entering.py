@@ -1,7 +1,4 @@
-"""Enter namespaces, by system calls that Python 3.11 lacks.
-
-The fork server of ranks and the process that holds a fabric import this module, so it needs only the standard library.
-"""
+"""Enter namespaces, by system calls that Python 3.11 lacks."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Make the namespaces and links of a wiring through netlink. Linux only; nothing made here has a name on the host.
+"""Make the namespaces and links of a wiring through netlink, without any name on the host (Linux only).
 
 Every rate is enforced at the sending interface by tbf, the kernel's token bucket filter. tbf counts a large TCP segment
-including the headers that each of its frames will have. It splits a segment that is larger than the bucket.
+with the headers of all its frames, and splits one that is larger than the bucket.
 """
 
 from __future__ import annotations

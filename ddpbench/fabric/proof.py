@@ -1,4 +1,4 @@
-"""Decide from the kernel's counts whether a fabric's links reach the requested rates. Pure computation."""
+"""Decide from the kernel's counts whether a fabric's links reach the requested rates."""
 
 from __future__ import annotations
 

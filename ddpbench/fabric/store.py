@@ -1,4 +1,4 @@
-"""A server of input data. A client sends a number n (8 bytes, big-endian), and receives n bytes."""
+"""A server of input data: a client sends a number n (8 bytes, big-endian), and receives n bytes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Design an emulated network for a case's links, and the traffic that measures them. Pure data; nothing is made
-here.
-"""
+"""Design an emulated network for a case's links, and the traffic that measures them, as data."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Load a fabric's links with TCP traffic, from a child of the process that holds the fabric.
 
-This single process makes all connections, with each socket in the namespace of its end, and one thread per socket. Data
-pass the kernel's full network stack, but no payload is copied, so that the links are the limit.
+Each socket is in the namespace of its end, with one thread. Data pass the kernel's full network stack, but no payload
+is copied, so that the links are the limit.
 """
 
 from __future__ import annotations

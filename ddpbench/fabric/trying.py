@@ -1,6 +1,4 @@
-"""Try to make each part of a fabric (an emulated network), in namespaces that end with this process; print the
-results.
-"""
+"""Try to make each part of a fabric, in namespaces that end with this process, and print the results."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """An emulated network as data: its spaces (network namespaces), bridges and cables, and the flows that test it.
 
-Space 0 is the switch, which contains all bridges. The data can be converted to JSON and back, because a separate
-process makes the network.
+Space 0 is the switch, which contains all bridges.
 """
 
 from __future__ import annotations

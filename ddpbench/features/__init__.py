@@ -1,5 +1,4 @@
 """Features of ddpbench, one folder each, registered with the core like installed packages.
 
-`ddpbench.installed` reads each feature's `REGISTERED`. The core imports no feature, and features do not import each
-other.
+The core imports no feature, and features do not import each other.
 """

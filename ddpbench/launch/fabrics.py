@@ -1,4 +1,4 @@
-"""The emulated networks of a sweep. They are made and checked before the first launch, and removed at the end."""
+"""The emulated networks of a sweep, made and checked before the first launch, and removed at the end."""
 
 from __future__ import annotations
 

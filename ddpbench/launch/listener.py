@@ -1,4 +1,4 @@
-"""Events of a running sweep. The command line shows them; a program may ignore them."""
+"""Events of a running sweep, which the command line shows."""
 
 from __future__ import annotations
 

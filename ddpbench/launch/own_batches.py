@@ -1,4 +1,4 @@
-"""The batch sizes that users' classes set. They are read in a rank, because only ranks import users' classes."""
+"""The batch sizes that users' classes set, read in a rank, because only ranks import users' classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find facts about users' classes by parsing their files. Only ranks import these files."""
+"""Find facts about users' classes by parsing their files, which only ranks import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find the files of users' workloads, strategies and profiles. Other modules check that they work."""
+"""Find the files of users' workloads, strategies and profiles."""
 
 from __future__ import annotations
 

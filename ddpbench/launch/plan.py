@@ -1,4 +1,4 @@
-"""Plan the launches of each round, their order, and their ranks' environments and cores. Nothing is started."""
+"""Plan the launches of each round, their order, and their ranks' environments and cores."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Generates `docs/settings.md`: every key of an experiment file, with its type, limits and description.
-
-`make docs` writes the page. This module is in `launch` because the page covers `spec` as well as the options of
-strategies and workloads.
-"""
+"""Generates `docs/settings.md`: every key of an experiment file, with its type, limits and description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of ddpbench's own workloads, strategies and algorithms. They hide equal names that packages register."""
+"""Names of ddpbench's own workloads, strategies and algorithms, which hide equal names of packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run the proofs that strategies are correct, for every requested workload and world size. Nothing is timed."""
+"""Run the proofs that strategies are correct, for every requested workload and world size."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Find and claim a machine's cores, GPUs and network interfaces, and measure disturbances. Needs no torch."""
+"""Find and claim a machine's cores, GPUs and network interfaces, and measure disturbances, without torch."""

@@ -1,4 +1,4 @@
-"""Ask the kernel which process holds the name of an abstract Unix socket. No process can hide that it holds a name."""
+"""Ask the kernel which process holds the name of an abstract Unix socket, which no process can hide."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Read how a machine is set up, as far as the system shows it: firmware, clocks, threads, networks.
-
-The setup is only recorded. Runs remain comparable if it differs.
-"""
+"""Read how a machine is set up (firmware, clocks, threads, networks), only to record it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Keep replayed computation on time: sleep until absolute moments and note the lateness.
 
 A sleeping rank uses no core. Work between sleeps (filling gradients, copying them into buckets) shortens the next
-sleep. Such work adds no time if it is done before the next moment is due.
+sleep.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Check that records belong to the launch in whose folder they are. Other records are reported and not used.
+"""Check that records belong to the launch in whose folder they are; others are reported and not used.
 
-Records name their case, round, rank, number of ranks and run. Records of older versions name only some of these facts,
-so the other facts cannot be checked. But if a plan has a run id, all records of the run have this id.
+Records of older versions name only some of case, round, rank, number of ranks and run. If a plan has a run id, all
+records have it.
 """
 
 from __future__ import annotations

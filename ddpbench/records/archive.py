@@ -1,7 +1,6 @@
 """Pack a run's raw records into one file, `records.tar.xz`, small enough to keep in git, and unpack it.
 
-An archive has each launch's request, outcome and ranks' records, without logs. Equal records give equal bytes, so an
-archive changes only when a record does.
+Logs are left out. Equal records give equal bytes, so an archive changes only when a record does.
 """
 
 from __future__ import annotations

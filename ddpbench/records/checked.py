@@ -1,8 +1,4 @@
-"""Read JSON files of a run directory, and check them against a model of their fields.
-
-Errors name the file and the field. `read_json` reads an object and checks only its schema version. `read_checked` also
-checks its fields.
-"""
+"""Read JSON files of a run directory, and check them against a model of their fields, by file and field."""
 
 from __future__ import annotations
 

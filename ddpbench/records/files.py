@@ -1,9 +1,8 @@
 """Read and write files of a run directory safely: no link leads out of it, and every read is bounded.
 
-A run directory may come from a stranger. Only regular files of a limited size are read from it, and only regular files
-are written in it. Links are refused or replaced, regardless of their target. A read never waits, for example for data
-from a pipe. All writes in a run directory use this module. It does not protect against someone who changes the
-directory at the same time. `RunDir.held` gives this protection for directories that this user owns.
+A run directory may come from a stranger. Only regular files of a limited size are read or written in it; links are
+refused or replaced. A read never waits, for example for data from a pipe. `RunDir.held` protects against someone who
+changes the directory at the same time.
 """
 
 from __future__ import annotations

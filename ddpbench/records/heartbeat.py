@@ -1,7 +1,4 @@
-"""Shared memory in which each rank counts its steps, so that a watchdog can follow ranks without disturbing them.
-
-The shared memory is called the page, and each rank has a slot in it.
-"""
+"""Shared memory (the page) in which each rank counts its steps in its slot, so that a watchdog can follow ranks."""
 
 from __future__ import annotations
 

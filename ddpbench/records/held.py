@@ -1,7 +1,4 @@
-"""Open folders one level at a time and keep them open, so that the folder that is used is the one that was checked.
-
-Otherwise, someone could replace a folder by a link between the check of a path and its use.
-"""
+"""Open folders one level at a time and keep them open, so that the folder that is used is the one that was checked."""
 
 from __future__ import annotations
 

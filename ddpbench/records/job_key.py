@@ -1,7 +1,4 @@
-"""The secret key by which the processes of a job (its slots, which each run one rank) recognize each other.
-
-The key is in a file of the run directory, or in the launcher's environment.
-"""
+"""The secret key by which a job's slots recognize each other, from a file of the run directory or the environment."""
 
 from __future__ import annotations
 

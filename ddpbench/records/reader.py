@@ -1,4 +1,4 @@
-"""Read record files. If a rank was killed while writing, the incomplete last line is reported and is not an error."""
+"""Read record files; an incomplete last line of a rank that was killed while writing is not an error."""
 
 from __future__ import annotations
 

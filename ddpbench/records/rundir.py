@@ -1,4 +1,4 @@
-"""The run directory: all of its paths, its lock, and the checks before it is used. No other module builds its paths.
+"""The run directory: all of its paths, its lock, and the checks before it is used.
 
 experiment.toml  machine.json  plan.json  cases.csv  report.html  figures/
 cases/<case id>/proof/  and  cases/<case id>/launch-<round>/

@@ -2,8 +2,7 @@
 
     submission.json  nodes-1/  nodes-2/ ...  merged/
 
-Each folder is a run directory. Those called `nodes-N` also have the files that submit writes and the output of Slurm
-jobs. Like a run directory, a submission may come from a stranger, so links in it are refused.
+Each folder is a run directory. Links are refused, because a submission may come from a stranger.
 """
 
 from __future__ import annotations

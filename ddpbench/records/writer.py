@@ -1,4 +1,4 @@
-"""Append records to a rank's file. No other module writes to this file."""
+"""Append records to a rank's file."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Write the HTML report of a run and the folder of its figures. This package draws and formats; it computes no results.
-
-`write_report` is the entry point. matplotlib is imported only when something is drawn.
-"""
+"""Write the HTML report of a run and the folder of its figures, by `write_report`; results come from `analysis`."""
 
 from __future__ import annotations
 

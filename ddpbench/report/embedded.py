@@ -1,7 +1,6 @@
 """Embed pictures as SVG and downloads as data URLs in the page, number its tables, and insert the list of terms.
 
-A page is written while its pictures are still being drawn. It has placeholders for pictures, which `with_pictures`
-replaces.
+Pictures are drawn while the page is written with placeholders, which `with_pictures` replaces.
 """
 
 from __future__ import annotations

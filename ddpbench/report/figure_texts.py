@@ -1,6 +1,6 @@
 """The rule for the texts of a figure: a short finding as its title, and at most two lines beneath.
 
-Every figure passes through `fitted` or `beneath`. What does not fit stands on the page under "How to read this".
+The rest stands on the page under "How to read this".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rules that decide which figures and tables a page shows at once. All others are folded (collapsed)."""
+"""The rules that decide which figures and tables a page shows at once, and which it folds."""
 
 from __future__ import annotations
 

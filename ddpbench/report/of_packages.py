@@ -1,8 +1,4 @@
-"""Check, draw and render the sections that installed packages register, and add them to the page.
-
-If one of these steps fails, the page shows the reason in place of the section, and the rest of the page is
-unaffected.
-"""
+"""Check, draw and render the sections that installed packages register, or show why that failed."""
 
 from __future__ import annotations
 

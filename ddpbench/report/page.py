@@ -1,4 +1,4 @@
-"""Assemble the page: order its sections, number its tables, draw and embed its figures. Computes no results."""
+"""Assemble the page: order its sections, number its tables, draw and embed its figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sections, figures before they are drawn, and tables, as plain values. This module uses no HTML and no matplotlib."""
+"""Sections, figures before they are drawn, and tables, as plain values without HTML or matplotlib."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of cases as typed rows. This module computes no results."""
+"""The table of cases as typed rows."""
 
 from __future__ import annotations
 

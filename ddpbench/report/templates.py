@@ -1,4 +1,4 @@
-"""Render page templates. All text from a run is escaped, and an undefined name is an error."""
+"""Render page templates; all text from a run is escaped, and an undefined name is an error."""
 
 from __future__ import annotations
 

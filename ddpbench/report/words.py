@@ -1,4 +1,4 @@
-"""Format numbers, times and counts as text. This module computes no statistics."""
+"""Format numbers, times and counts as text."""
 
 from __future__ import annotations
 

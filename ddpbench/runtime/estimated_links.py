@@ -1,4 +1,4 @@
-"""Estimate how long emulated links take for what ranks send in a step. Latency is left out."""
+"""Estimate how long emulated links, without latency, take for what ranks send in a step."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Start ranks on this machine by torchrun, mp.spawn, srun, mpiexec or Ray, one launch at a time.
 
-`LaunchedRanks` has the interface of a fork server: it starts ranks, reports their ends and returns their heartbeats.
-Each rank is a separate `python -m ddpbench.worker`. Starting is slower than with a fork server, because every rank
-imports everything.
+`LaunchedRanks` has the interface of a fork server, but starts more slowly, because each rank is a new `python -m
+ddpbench.worker` that imports everything.
 """
 
 from __future__ import annotations

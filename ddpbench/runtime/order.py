@@ -1,8 +1,7 @@
 """Choose the order in which each round launches the cases: random, and balanced over rounds.
 
-A machine that drifts during a round slows the later launches of the round. Suppose that each case's positions have the
-same sum over the rounds. A drift that is linear within each round then cancels in the mean of every log ratio. Two
-methods make the sums equal:
+Drift that is linear within each round cancels in the mean of every log ratio if each case's positions have the same sum
+over the rounds. Two methods make the sums equal:
 
 - a random order and its reverse, in which every case has the position sum k - 1;
 - three orders with equal position sums, for an odd number of rounds. They exist if the number of cases k is odd; for
@@ -10,8 +9,7 @@ methods make the sums equal:
   constructed instead.
 
 So the orders are balanced after `rounds_min` rounds, and after every second round from then on. The effect of the case
-that ran just before is left to chance, because orders are random. In an order and its reverse, no case follows the same
-case twice.
+that ran just before is left to chance.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Write a run's `sessions.json`, which has one entry per session.
-
-A session is the time during which one sweep command works in the run's directory.
-"""
+"""Write a run's `sessions.json`, with an entry for each time that a sweep command works in the directory."""
 
 from __future__ import annotations
 

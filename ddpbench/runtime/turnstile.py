@@ -1,13 +1,11 @@
 """A turnstile for launches that measure on the same cores: one computes while the others wait.
 
-The launches are those of the two sides of a comparison, or those of a sweep's round; both are called sides here.
+The launches, here called sides, are the two of a comparison or those of a sweep's round.
 
 The turnstile is a Unix socket, which every process of this host can reach from any network namespace. A side takes the
-turn before a launch and gives it back at the launch's end. In between, rank 0 offers the turn before each block of
-steps. If another side is waiting for the turn, that side computes one block and then offers the turn in the same way.
-The sides meet before the first timed block, so a side that has warmed up waits for the others. Only launches with the
-same number in a round (`place`) meet. If one of them fails early, the others continue alone. So blocks of all sides
-follow each other closely, and a disturbance of the machine affects all of them.
+turn before a launch and gives it back at its end. In between, rank 0 offers the turn before each block of steps, and a
+waiting side computes one block. Before the first timed block, sides with the same number in a round (`place`) meet. So
+blocks of all sides follow each other closely, and a disturbance of the machine affects all of them.
 
 A request is a line with a verb and the side: `offer`, `meet`, `give`, or `take` with the launch's place. The turnstile
 answers with one byte when the side has the turn.

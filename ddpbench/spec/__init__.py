@@ -1,4 +1,4 @@
-"""Experiments, and the cases that they expand to. Nothing here starts a process."""
+"""Experiments, and the cases that they expand to."""
 
 from ddpbench.spec.auto import left_out, resolve, without_all_threads
 from ddpbench.spec.case import OF_FRAMEWORKS, OWN_TYPES, BucketCap, Case, PlannedCase

@@ -2,7 +2,6 @@
 
 A claim compares two selections of cases. Two cases, one of each selection, form a pair if they have the same values of
 all axes. Keys that both selections name may differ. A key that only one selection names applies to both.
-`ddpbench.analysis.findings.claims` computes the verdicts.
 """
 
 from __future__ import annotations

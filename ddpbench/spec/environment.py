@@ -1,7 +1,7 @@
 """Validate the environment variables that an experiment sets for its ranks, and find misspelt ones.
 
-`[env]` sets variables for all cases, and an axis `env.NAME` varies one variable. Variables are set before a rank
-imports anything. A variable whose value is an empty text is unset, regardless of its value in the shell.
+`[env]` sets variables for all cases, and an axis `env.NAME` varies one, before a rank imports anything. An empty text
+unsets a variable.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Build an experiment from its TOML text: the question, the matrix of cases and the budget.
 
-All problems are reported at once, each with the setting's path, the value given and the nearest known name. Names of
-strategies and workloads are checked against a catalog that is passed in. Nothing here reads any file but the TOML.
+All problems are reported at once, each with the setting's path, the value given and the nearest known name. A catalog
+that is passed in has the names of strategies and workloads.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 A **panel** is a set of cases that may be compared. Within a panel, cases differ in **variant** (the strategy, and what
 distinguishes two uses of one strategy) and in **scale** (ranks, nodes, bucket cap: the x axis of a curve). A series is
-one variant of one panel. Analysis, reports and names (`ddpbench.naming`) all use this module. If a field of `Case` has
-no entry here, the import fails.
+one variant of one panel. If a field of `Case` has no entry here, the import fails.
 """
 
 from __future__ import annotations

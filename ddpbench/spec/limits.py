@@ -1,7 +1,6 @@
 """Limits of numbers with their reasons, for experiment files, `--set`, flags and `docs/settings.md`.
 
-A limit excludes requests that make no sense on any machine. Requests that only this machine cannot run are reported by
-`doctor`, by a skipped case's reason, or by the ranks.
+A limit excludes only requests that make no sense on any machine.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Apply the overrides of `--set` to an experiment, and remove what they replace.
 
 A bare name, without its section, stands for the only setting that it can mean: `precision` for `base.precision`,
-`until_s` for `budget.until_s`, `accumulate` for `options.ddp.accumulate` if only ddp has this option. Nothing here
-validates values.
+`until_s` for `budget.until_s`, `accumulate` for `options.ddp.accumulate` if only ddp has this option.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Define what ranks and the analysis both need for recovery: the number of kept snapshots, and the steps in a pace.
-
-A pace is the mean step time over a number of consecutive steps.
-"""
+"""Define what ranks and the analysis share for recovery: the number of kept snapshots, and the steps in a pace."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Check an experiment's axes, its excludes, and the sides of its claims.
-
-Only this module decides which names and values an axis, an exclude or a side of a claim may use.
-"""
+"""Check an experiment's axes, its excludes, and the sides of its claims."""
 
 from __future__ import annotations
 

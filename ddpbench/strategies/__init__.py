@@ -1,4 +1,4 @@
-"""The table of strategies, with a line on each. Importing this module imports neither torch nor pydantic."""
+"""The table of strategies, with a line on each; importing it imports neither torch nor pydantic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface of a strategy. Its options and checks need no torch; its replica trains."""
+"""The interface of a strategy, whose options and checks need no torch, and whose replica trains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Point-to-point messages that can be recorded on both sides. Imports torch, so only replicas import this module."""
+"""Point-to-point messages that can be recorded on both sides."""
 
 from __future__ import annotations
 

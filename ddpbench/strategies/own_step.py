@@ -1,8 +1,7 @@
-"""Run, under a strategy, training steps that a user's class makes itself. Imports torch when imported.
+"""Run, under a strategy, training steps that a user's class makes itself.
 
-The class calls forward, `backward()` and its optimizers as in the user's own training loop. The strategy provides the
-network that the class calls, and acts at the end of each backward. If steps are recorded, time outside backward and
-optimizers' steps is recorded as forward.
+The class calls forward, `backward()` and its optimizers as in the user's own loop. The strategy provides the network,
+and acts at the end of each backward. Recorded time outside backward and optimizers' steps counts as forward.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A replica that trains one rank's piece of a model. Imports torch when imported."""
+"""A replica that trains one rank's piece of a model."""
 
 from __future__ import annotations
 

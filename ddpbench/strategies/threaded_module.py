@@ -1,7 +1,4 @@
-"""A module like torch.nn.DataParallel for the CPU, which divides each call and its backward among threads.
-
-Imports torch when imported.
-"""
+"""A module like torch.nn.DataParallel for the CPU, which divides each call and its backward among threads."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 """Functions that split, join and convert batches, which may be dictionaries, tuples, lists and dataclasses of tensors.
 
-A value can be a tensor. It can be a mapping, list, tuple, named tuple or dataclass of values. It can also be any other
-object, which is then left as it is.
-
 The first dimension of a batch's tensors counts its samples. A tensor of a different length, or without dimensions,
 belongs to all samples. A list with an entry for each sample, such as the targets in object detection, is split too.
 """

@@ -1,7 +1,4 @@
-"""Entry point `python -m ddpbench.worker`, which any launcher can start.
-
-The process becomes a slot of a plan, a rank of one launch, or the server that forks ranks.
-"""
+"""Entry point `python -m ddpbench.worker`: a slot of a plan, a rank of one launch, or the server that forks ranks."""
 
 from __future__ import annotations
 

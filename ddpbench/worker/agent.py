@@ -1,8 +1,7 @@
 """Run torchrun, and tell its ranks when it noticed a failure and when it restarted them.
 
-This module runs `torch.distributed.run` unchanged. When torchrun's agent logs one of these events (torch 2.13,
-`elastic/agent/server/api.py`), it stores the time in an environment variable, which ranks that are started later
-inherit.
+When the agent of `torch.distributed.run` logs such an event (torch 2.13, `elastic/agent/server/api.py`), the time is
+stored in an environment variable, which later ranks inherit.
 """
 
 from __future__ import annotations

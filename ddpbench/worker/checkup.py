@@ -1,7 +1,6 @@
-"""Print as JSON what torch reports about itself on this machine, for `ddpbench doctor`.
+"""Print as JSON what torch reports about itself on this machine (`python -m ddpbench.worker.checkup`).
 
-Run as `python -m ddpbench.worker.checkup`. It starts faster than a rank because it doesn't import torch._dynamo. It
-lists all backends that torch was built with, whether ddpbench uses them or not.
+It starts faster than a rank because it doesn't import torch._dynamo.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Choice of the device on which a case's process computes. Importing this module imports torch."""
+"""Choice of the device on which a case's process computes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Run N of torchrun's agents with M ranks each on one machine, to test failures of nodes.
 
 Run as `python -m ddpbench.worker.elastic RESTARTS N M FOLDER RUN_DIR CASE_ID ROUND`. Each agent represents a node, and
-this process acts as the scheduler that starts nodes. This process restarts a killed agent immediately. An agent that
-has left the job is restarted when the file `join` appears in FOLDER. Agent 0 hosts the store in which the agents meet.
+this process acts as the scheduler: it restarts a killed agent immediately, and one that has left when the file `join`
+appears in FOLDER. Agent 0 hosts the store in which the agents meet.
 """
 
 from __future__ import annotations

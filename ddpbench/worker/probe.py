@@ -1,4 +1,4 @@
-"""Facts about this machine that only a process with torch can find out. A short-lived process runs this module."""
+"""Facts about this machine that only a process with torch can find out."""
 
 from __future__ import annotations
 

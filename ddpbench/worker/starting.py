@@ -1,7 +1,4 @@
-"""Functions that a process calls to become a rank, if the fork server did not fork it.
-
-They read the launch's request and settings, and open the rank's log and the page of memory shared by all ranks.
-"""
+"""Functions that a process calls to become a rank, if the fork server did not fork it."""
 
 from __future__ import annotations
 

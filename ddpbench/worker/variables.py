@@ -1,7 +1,7 @@
 """Set, in every process that imports a user's code, the environment variables that torchrun sets for its ranks.
 
-A script that finds RANK assumes that it is a rank, and may form its process group at once, as under torchrun. So the
-process gets an address and a port at which only the ranks of its launch meet.
+A script that finds RANK may form its process group at once, so the process gets an address and a port at which only the
+ranks of its launch meet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table of workloads, and functions that load workloads by name. Imports neither torch nor pydantic."""
+"""The table of workloads, and functions that load workloads by name, without importing torch or pydantic."""
 
 from __future__ import annotations
 

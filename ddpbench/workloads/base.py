@@ -1,4 +1,4 @@
-"""The interface of workloads. A workload has a model, data, a loss and an optimizer."""
+"""The interface of workloads: a model, data, a loss and an optimizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network of the `cnn` workload. Only `Cnn.model` imports this module, because it imports torch."""
+"""The network of the `cnn` workload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model of the `gpt` workload. Only `Gpt.model` imports this module, because it imports torch."""
+"""The model of the `gpt` workload."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Build models of the transformers library from configurations.
-
-This module imports torch immediately, and the transformers library only when it builds a model.
-"""
+"""Build models of the transformers library from configurations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The perceptron of the workloads `mlp` and `two_branch`. Imports torch, so it is imported only to make a model."""
+"""The perceptron of the workloads `mlp` and `two_branch`."""
 
 from __future__ import annotations
 

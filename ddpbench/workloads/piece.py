@@ -1,4 +1,4 @@
-"""Make a module of some of a model's layers, for use as a pipeline stage. Imports torch."""
+"""Make a module of some of a model's layers, for use as a pipeline stage."""
 
 from __future__ import annotations
 

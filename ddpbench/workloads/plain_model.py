@@ -1,4 +1,4 @@
-"""Modules that hold the model of a user's plain class and compute its loss. Imports torch."""
+"""Modules that hold the model of a user's plain class and compute its loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copy a user's object for each model, so that state such as counters belongs to one model. Imports torch."""
+"""Copy a user's object for each model, so that state such as counters belongs to one model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make the optimizer of a user's plain class, with hooks for the class's actions around each update. Imports torch."""
+"""Make the optimizer of a user's plain class, with hooks for the class's actions around each update."""
 
 from __future__ import annotations
 

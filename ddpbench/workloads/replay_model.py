@@ -1,9 +1,9 @@
-"""The model of `replay`, with gradients that become ready at the profile's times. Imports torch.
+"""The model of `replay`, with gradients that become ready at the profile's times.
 
-Backward walks a chain of autograd nodes in the order in which gradients became ready in the profile. Each node fills
-one to three gradients, waits until they are due, and returns them. So the reducer gets real gradients in the real
-order. The gradient of parameter i is a factor w_i times the mean of the batch's vectors, repeated to the parameter's
-size. The gradients are linear in the data, so the average over shards equals the full batch's gradient.
+Backward walks a chain of autograd nodes in the profile's order. Each node fills one to three gradients, waits until
+they are due, and returns them to the reducer. The gradient of parameter i is a factor w_i times the mean of the batch's
+vectors, repeated to the parameter's size. It is linear in the data, so the average over shards equals the full batch's
+gradient.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The networks of the `resnet` workload. Only `ResNet.model` imports this module, because it imports torch.
+"""The networks of the `resnet` workload.
 
-They follow He et al. 2015 (arXiv 1512.03385, table 1) as torchvision builds them. In a bottleneck, the 3 x 3
-convolution has the stride. Shortcuts that change the shape are 1 x 1 convolutions. Convolutions have no bias and are
-initialised from N(0, 2 / fan_out). So the numbers of parameters and operations can be compared with published numbers.
+They follow He et al. 2015 (arXiv 1512.03385, table 1) as torchvision builds them: in a bottleneck, the 3 x 3
+convolution has the stride, shortcuts that change the shape are 1 x 1 convolutions, and convolutions have no bias and
+are initialised from N(0, 2 / fan_out). So parameters and operations can be compared with published numbers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Find the profiles that can be replayed, and summarize each in a line. Profiles are not validated here."""
+"""Find the profiles that can be replayed, and summarize each in a line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model of the `two_branch` workload. Only `TwoBranch.model` imports this module, because it imports torch."""
+"""The model of the `two_branch` workload."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The `extra_info` of a benchmark in pytest-benchmark's files, with the data needed to compare the case later.
 
-It has the columns of the case's row, and in addition `schema_version`, `identity` (of `machine.json`), and for each
-launch `steps_s`, `launch_steps`, `launch_samples` and `sessions`. The pytest plugin and `ddpbench export` write it with
-this module, and `analysis/regression/saved.py` reads it. It lacks the parts of a step and all other records.
+It has the columns of the case's row, `schema_version`, `identity` (of `machine.json`), and for each launch `steps_s`,
+`launch_steps`, `launch_samples` and `sessions`. `analysis/regression/saved.py` reads it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,4 @@
-"""The answer to an experiment's question, in one or two sentences from the decided comparisons.
-
-The first sentence says what to use (`choice.py`). In a sweep that trains to a loss, the first sentence instead says
-which case reaches the loss first (`first_to_loss.py`). A sweep that varies links, input data or precision adds its
-finding on that setting. If an experiment has claims to decide, their verdicts are the answer (`all_claims.py`). If an
-experiment compares frameworks with plain DDP, the answer is what the frameworks cost (`wrappers.py`).
-"""
+"""The answer to an experiment's question, in one or two sentences from the decided comparisons."""
 
 from __future__ import annotations
 

@@ -1,14 +1,11 @@
 """Choose the case to use among comparable cases (a panel): the reference, unless it is shown to be slower.
 
-If several cases cannot be distinguished, it is luck which of them is measured as fastest. So the reference (DDP) is
-used unless it is shown to be slower. If it is, the case that is measured as fastest is used. `families.py` decides
+Which of several equal cases is measured as fastest is luck, so the reference (DDP) is preferred. `families.py` decides
 which cases are slower.
 
 Cases whose parameters may differ from those of synchronous training are not ranked. The choice is made at a panel's
-largest number of ranks for which several cases can be ranked. If no number of ranks has several such cases, the choice
-is made at the largest number that has one. A smaller number of ranks is chosen if it trains measurably more samples per
-second. For these tests, the 5 % are divided among all compared numbers of ranks in all panels. If only one case could
-be ranked at a number of ranks above that of the choice, the answer also mentions this case.
+largest number of ranks with several ranked cases, or else with one. A smaller number is chosen if it trains measurably
+more samples per second; these tests divide the 5 % among all numbers of ranks in all panels.
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
 """Decide an experiment's claims, and make a sentence on each claim.
 
-A claim is decided by pairs of cases that are each compared within rounds. These pairs were named before any measurement
-(`spec/claims.py`), so they form a separate family. The 5 % are divided among the pairs of all claims (Bonferroni). The
-intervals also decide on leads and margins, and for this all intervals have to hold at once. A pair that two claims name
-is counted once. All other statements of a report on such a pair use the same interval (`judged_by_claims`). To test a
-claimed lead, the time of the case that is claimed to be faster is multiplied by 1 plus the lead.
+A claim is decided by pairs of cases, compared within rounds. The pairs were named before any measurement
+(`spec/claims.py`), so the 5 % are divided among the pairs of all claims (Bonferroni). A report uses these intervals for
+all statements on such a pair (`judged_by_claims`). To test a claimed lead, the faster case's time is multiplied by 1
+plus the lead.
 
 - `faster` holds if the interval is on the claimed side of the lead, and does not hold if it is on the other side. A
   claim without a lead also does not hold if the interval includes 1 and is entirely within the general margin.
 - `as fast` holds if the interval is within the claimed margin, and does not hold if it is outside the margin.
 
-Ranks that share cores may have waited for them. `CaseRun.shared_cores_share` is an upper bound of the resulting delay
-of a step. A pair's interval is widened to hold with this delay and without it.
+For ranks that share cores, intervals are widened by the largest possible wait (`CaseRun.shared_cores_share`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Compare a run's cases, paired within rounds, and make at most seven sentences from the comparisons.
 
-Compared cases differ only in strategy, bucket cap, or the layout of their ranks on nodes. A difference of x % always
-means that the slower case's step takes x % longer. All cases at the same number of ranks form a family, from which
-verdicts and intervals are taken (`families.py`). The pairs that make sentences are chosen before the data are seen.
-Oversubscribed cases are compared with each other but make no sentence.
+A difference of x % always means that the slower case's step takes x % longer. `families.py` gives verdicts and
+intervals. The pairs are chosen before the data are seen.
 """
 
 from __future__ import annotations

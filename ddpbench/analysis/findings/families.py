@@ -1,9 +1,7 @@
 """Families of cases that are compared with each other: all cases of a panel at one number of ranks.
 
-Their intervals are defined only here. The answer, tables, figures and findings all take their statements on two cases
-from the family, so a pair has the same ratio and interval everywhere. The 5 % are divided among a run's families
-(Bonferroni). A pair that a claim names before any measurement has the claim's interval (`claims.py`) here too, so there
-is one judgement for each pair (`analysis/judging.py`).
+A report takes all statements on two cases from their family. The 5 % are divided among a run's families (Bonferroni). A
+pair that a claim names has the claim's interval (`claims.py`) here too.
 """
 
 from __future__ import annotations

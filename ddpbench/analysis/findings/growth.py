@@ -1,7 +1,6 @@
 """Growth of network time with the number of emulated nodes, as a sentence for the top of a report.
 
-Only strategies that were measured on the same three or more numbers of nodes are considered. At the most nodes, one of
-them has the least network time and another has the most; the sentence names these two. `network.py` has the formulas.
+Strategies with the same three or more numbers of nodes are compared, by the formulas in `network.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Sentences on DDP's lead over training with a master that collects all gradients.
-
-They say how much of the lead is due to the ring, and how much is due to overlapping communication with backward.
-"""
+"""Sentences on DDP's lead over training with a master: how much is due to the ring, and how much to overlap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of cases, and phrases that state ratios, as sentences use them. No other module defines such phrases."""
+"""Names of cases, and phrases that state ratios, as all sentences use them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Self-checks of a report: rules that every case's numbers must obey.
-
-A rule is an entry of `INVARIANTS`, and its check yields numbers with their bounds. The result is data (`Checked`),
-which the report draws.
-"""
+"""Self-checks of a report: rules (`INVARIANTS`) that every case's numbers must obey."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Check bytes against the capacity of links in the measured time, and against what algorithms must send.
 
-An emulated link is a token bucket. In t seconds it lets at most rate * t + burst bytes pass. The burst is what the rate
+An emulated link is a token bucket: in t seconds it lets at most rate * t + burst bytes pass. The burst is what the rate
 carries in `spec.fabric.BURST_S` of the host's clock (`network.burst_s`). Gradients are the payload of frames.
 """
 

@@ -1,7 +1,6 @@
 """Cache of large runs' summaries in the user's cache directory, so that records are analysed only once.
 
-A stamp of all files that a summary depends on, and of the code that made it, shows whether it is still valid. The stamp
-uses times and sizes, like `make` and `git status`.
+A summary is valid while times and sizes of all its files, and the code, are unchanged.
 """
 
 from __future__ import annotations

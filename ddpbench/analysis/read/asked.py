@@ -1,4 +1,4 @@
-"""Compare the recorded settings of a launch's ranks with those of the case. No other module compares them."""
+"""Compare the recorded settings of a launch's ranks with those of the case."""
 
 from __future__ import annotations
 

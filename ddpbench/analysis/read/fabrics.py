@@ -1,4 +1,4 @@
-"""Emulated networks of a run as they were made and checked, from `fabric.json`. Missing fields are tolerated."""
+"""Emulated networks of a run as they were made and checked, from `fabric.json`; fields may be missing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Page faults, in which launches of one case may differ by chance.
 
-glibc's malloc returns the top of its heap to the kernel whenever enough of it is free. Chance decides, when a process
-starts, whether this happens in every step of a training loop, which then pays for page faults in every step. Ranks use
-the allocator as the user's own training does, so the effect is measured and reported, not prevented.
+glibc's malloc may return the top of its heap to the kernel in every step, which then pays for page faults. Whether it
+does is decided at a process's start. Ranks use the user's own allocator, so the effect is reported, not prevented.
 """
 
 from __future__ import annotations

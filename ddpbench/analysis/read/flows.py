@@ -1,9 +1,7 @@
 """Times at which data flow in transfers, by kind of flow: to a root, from a root, along a tree, between two ranks.
 
-Hosts have no common clock. If a transfer across hosts has a result that depends on every rank (`together`), it takes as
-long as its shortest part, which is the part of the last rank to start. For each rank, the transfer ends when this rank
-has its result. In other transfers across hosts, waiting cannot be separated from communication. The entire time then
-counts as communication.
+Hosts have no common clock. A transfer across hosts whose result depends on every rank (`together`) takes as long as the
+part of the last rank to start. In other transfers across hosts, waiting counts as communication.
 """
 
 from __future__ import annotations

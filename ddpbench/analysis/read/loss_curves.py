@@ -1,7 +1,7 @@
 """Training to a loss in one launch, from its ranks' records.
 
-Times are those of the job. A group of steps begins when the first rank starts it, and a step ends when the last rank
-ends it. Between groups, ranks agree on whether to continue. This time is left out.
+Times are the job's: a group of steps begins with its first rank, and a step ends with its last. The time between
+groups, in which ranks agree whether to continue, is left out.
 """
 
 from __future__ import annotations

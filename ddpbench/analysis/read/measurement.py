@@ -1,7 +1,4 @@
-"""Read one measuring launch, and convert its records into the times of the undilated, unshrunk job.
-
-Records pass through `virtual.nominal` first, so every number computed from a launch refers to this job.
-"""
+"""Read one measuring launch, and convert its records into the times of the undilated, unshrunk job."""
 
 from __future__ import annotations
 

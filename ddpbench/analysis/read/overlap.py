@@ -1,13 +1,12 @@
 """Breakdown of an instrumented step into computation, exposed or overlapped communication, waiting, and data loading.
 
-`transfers.py` defines when a transfer is queued, waits and moves data. Every instant of a rank's step belongs to one
-activity, so the parts add up to the step. If several activities are under way at an instant, the first in this order
-counts:
+Every instant of a rank's step belongs to one activity, so the parts add up to the step. Of several activities, the
+first in this order counts:
 
     own computation (forward, backward, optimizer, other)  >  transfers  >  waiting for ranks  >  data
 
-A transfer that continues after its step, as sends may, takes its time from the rank's next step. `synchronize` spans
-are not a part, because they contain transfers and waiting.
+A transfer that continues after its step takes its time from the rank's next step. `synchronize` spans are not a part,
+because they contain transfers and waiting. `transfers.py` defines when a transfer waits and moves data.
 """
 
 from __future__ import annotations

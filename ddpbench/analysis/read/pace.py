@@ -1,8 +1,7 @@
 """Accuracy of a replay: whether moments came on time, and whether the host's own work was hidden.
 
-A replay's ranks sleep while the profiled device computes. The host's real work for them (the reducer's copies, the
-optimizer's update, sockets) takes equally long at any dilation. With a dilation of k a step is k times longer, so the
-share of the cores' time that this work takes falls as 1/k.
+A replay's ranks sleep while the profiled device computes. The host's work for them (the reducer's copies, the update,
+sockets) takes equally long at any dilation k, so its share of the cores' time falls as 1/k.
 
 The smallest dilation that hides this work is at least 1, and at least each of
 
@@ -11,7 +10,7 @@ The smallest dilation that hides this work is at least 1, and at least each of
     k · own / due             a rank's own update of the parameters fits into the profiled update, whose time is
                               multiplied by k
 
-This dilation is necessary, but it may not be sufficient. Lateness shows whether moments came on time.
+This is necessary, but may not be sufficient: lateness shows whether moments came on time.
 """
 
 from __future__ import annotations

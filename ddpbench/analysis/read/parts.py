@@ -1,7 +1,4 @@
-"""Columns of ranks' parts in transfers, and the grouping of parts into transfers.
-
-A part is one rank's record of a transfer.
-"""
+"""Columns of ranks' parts in transfers (one rank's record each), and the grouping of parts into transfers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Times at which ranks start their parts in transfers. Before its start, a part is queued behind others.
+"""Times at which ranks start their parts in transfers, which are queued behind others before.
 
-The time is known if a rank recorded when it started the transfer. Otherwise it follows from the backend. If the backend
-runs k transfers at once, a transfer begins once fewer than k earlier transfers are unfinished.
+A rank recorded its start, or it follows from the backend: one that runs k transfers at once starts a transfer when
+fewer than k earlier ones are unfinished.
 """
 
 from __future__ import annotations

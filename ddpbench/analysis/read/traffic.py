@@ -1,7 +1,6 @@
 """Traffic over emulated links per step, and its comparison with the bytes that the algorithm should send.
 
-A link belongs to a node, or to a rank if the ranks of a node have separate links (`spec.links.local_rate`). A rank's
-record has the counters of the link that it read.
+A link belongs to a node, or to a rank of a node with separate links (`spec.links.local_rate`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Times at which each rank's part in a transfer is queued, waits, and moves data. No other module defines them.
+"""Times at which each rank's part in a transfer is queued, waits, and moves data.
 
-A transfer is queued, leaves its rank's queue (`queues.py`), begins when data can flow, and ends (`flows.py`). The
-definitions of these moments depend on the operation (`records/operations.py`).
+The moments depend on the operation (`records/operations.py`): leaving the queue (`queues.py`), and the flow of data
+(`flows.py`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Convert records of a dilated or shrunk run to the job that they represent.
 
-No other module undoes dilation or shrinking. With a dilation of k, a run's computation and links are k times slower, so
-its spans are k times those of the job. With a shrinking of m, its parameters, its gradients and the bytes over its
-links are one m-th of those of the job. All records of a run pass through this module, so all numbers computed from them
-are the job's, and times are virtual. A machine's own facts stay as they are: processor time, memory, the wall time of a
-launch, and checkpoints, because a disk is not dilated.
+With a dilation of k, the run's spans are k times the job's. With a shrinking of m, its parameters, gradients and bytes
+are one m-th of the job's. All records pass through this module, so later numbers are the job's, and times are virtual.
+Processor time, memory, a launch's wall time and checkpoints stay the machine's own.
 """
 
 from __future__ import annotations

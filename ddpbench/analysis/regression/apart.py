@@ -1,9 +1,7 @@
 """Compare two sides that were measured at different times, allowing for drift of the machine between sessions.
 
-How far a machine drifts from one session to another cannot be seen from one session per side. `DRIFT` was recorded on a
-machine that did nothing else. If a side's launches scatter by more within a session, their disturbance is assumed to
-sometimes outlast a session, so that side's drift is larger (`resolution.drift_of`). The other side's launches say
-nothing about this drift, however many they are. Sessions that differ by more than `DRIFT` show their drift themselves.
+One session per side cannot show the drift, so `DRIFT`, recorded on a machine that did nothing else, is assumed. A side
+whose launches scatter more has more drift (`resolution.drift_of`), and several sessions may show their own.
 """
 
 from __future__ import annotations

@@ -2,10 +2,8 @@
 
     .benchmarks/Linux-CPython-3.11-64bit/0001_main.json
 
-Files written by `pytest --benchmark-save=main`, `--benchmark-autosave` and `ddpbench baseline save main RUN_DIR` form
-one list. A file in this list can be named by its full name (`0001_main`), by its number (`0001`), or by the part after
-the number (`main`). A name without a number refers to the latest file with this name. `MACHINE/NAME` is looked up in
-the folder of a different machine.
+A saved file can be named by its full name (`0001_main`), its number (`0001`), or the part after the number (`main`, the
+latest of that name). `MACHINE/NAME` is looked up in the folder of a different machine.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Match the cases of two runs by their settings, and judge each case's change.
 
-Two directories were measured at different times, between which a machine drifts by more than launches vary, so their
-intervals include the variance of a session (`apart`). If both sides were interleaved, round by round (`ddpbench
-compare --interleave`), rounds are pairs, drift cancels, and intervals hold however often they are checked. Such a
-comparison reports the typical round, on which a few outlying rounds have little effect. A verdict requires that the
-mean of all rounds agrees, and "nothing has changed" also requires enough rounds (`statistics/tails.py`).
+Between sessions a machine drifts by more than launches vary, so the intervals of two directories include a session's
+variance (`apart`). Of interleaved sides, rounds are pairs, drift cancels, and intervals hold however often they are
+checked; the typical round is reported. The mean of all rounds must agree with the verdict, and "nothing has changed"
+needs enough rounds (`statistics/tails.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Read files of pytest-benchmark as sides of a comparison.
-
-Cases are read from the `extra_info` that the plugin and `ddpbench export` write.
-"""
+"""Read files of pytest-benchmark as sides of a comparison, from their `extra_info`."""
 
 from __future__ import annotations
 

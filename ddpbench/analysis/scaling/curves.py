@@ -1,7 +1,7 @@
 """Curves of cases over world sizes, the laws fitted to the curves, and findings on these laws.
 
-A curve's cases differ only in their number of ranks. On several nodes, a curve fills each node before the next. So
-nodes of eight ranks continue the curve of one to eight ranks on one node, and nodes of four form a separate curve.
+A curve's cases differ only in their number of ranks. On several nodes, a curve fills each node before the next: nodes
+of eight ranks continue the curve of one to eight ranks on one node, and nodes of four form a separate curve.
 """
 
 from __future__ import annotations

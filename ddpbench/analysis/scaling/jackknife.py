@@ -1,11 +1,9 @@
 """Intervals of all estimates from a curve, by leaving out one round at a time and estimating everything again.
 
-Rounds are the replicates, so intervals come from leaving out one round at a time and fitting again (the jackknife;
-Tukey 1958; Efron & Stein 1981). If every round has every world size, this is to first order the t-interval over one fit
-per round. It is also valid if no round has all world sizes, as in a merge of several allocations, and unlike a
-bootstrap over five rounds it is not too narrow. Rounds with equal world sizes form a stratum; Satterthwaite's formula
-gives the degrees of freedom over strata. Residuals and forecasts get their intervals in this way too, which allows for
-all correlations between estimates. If rounds are correlated, all intervals are wider (`correlation.py`).
+This is the jackknife (Tukey 1958; Efron & Stein 1981) over rounds, the replicates. If every round has every world size,
+it is to first order the t-interval over one fit per round. It is valid if no round has all world sizes, and unlike a
+bootstrap over five rounds not too narrow. Rounds with equal world sizes form a stratum; Satterthwaite's formula gives
+the degrees of freedom. Correlated rounds widen all intervals (`correlation.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Scaling laws of one curve: fits, serial fractions, the knee, the peak, and the world size to measure next.
-
-A curve is one configuration at several world sizes (`speedups.py`). `model.py` has the laws, `jackknife.py` the
-computation of intervals.
-"""
+"""Scaling laws of one curve: fits, serial fractions, the knee, the peak, and the world size to measure next."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """A configuration's speed-ups at several world sizes, to which laws are fitted.
 
-The speed-ups are the same as in the report: samples/s divided by those of the base case, `single` at one rank, paired
-within rounds. The base case is therefore the curve's point at world size 1. A strategy's own case at one rank is not
-fitted, because it would be a second point at world size 1.
+They are the report's: samples/s divided by those of the base case, `single` at one rank, paired within rounds. A
+strategy's own case at one rank is not fitted, because the base case is the point at world size 1.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Find where the level of a series changes, by permutation tests, and how many values a series needs for this.
 
-A series is cut where the cut explains most of its spread, provided that chance would rarely explain as much. Each part
-is then tested again (binary segmentation: Scott & Knott, Biometrics 30 (1974)). One cut alone misses a spell, which is
-a stretch after which the old level returns, so spells are tested too (Olshen, Venkatraman, Lucito & Wigler,
-Biostatistics 5 (2004)). Permuting needs no distribution: outliers reduce a test's power, but never raise its false
-alarms. The package `ruptures` can also divide a series, but it lacks the test against chance that is needed here.
-Cutting itself takes ten lines.
+A series is cut where the cut explains most of its spread, if chance would rarely explain as much, and each part is
+tested again (binary segmentation: Scott & Knott, Biometrics 30 (1974)). Spells, after which the old level returns, are
+tested too (Olshen, Venkatraman, Lucito & Wigler, Biostatistics 5 (2004)). Permuting needs no distribution: outliers
+never raise false alarms. The package `ruptures` lacks the test against chance.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Verdicts on step times, and their wording. Tables, findings, figures and answers all use this wording."""
+"""Verdicts on step times, and their wording in tables, findings, figures and answers."""
 
 from __future__ import annotations
 

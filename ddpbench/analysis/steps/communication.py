@@ -1,12 +1,10 @@
 """Time and bus bandwidth of transfers during training, by their size in bytes.
 
-A transfer lasts from when its data can flow until its last rank has its result (`read/transfers.py`). Time in a queue
-behind others is not included. An instant in which others use the same links is divided evenly among them (`Moved`), so
-no busbw exceeds the capacity of a link. Busbw is defined as in nccl-tests (its doc/PERFORMANCE.md): bytes divided by
-time, times a factor for each operation and number of ranks. It shows how busy the links are. Only the factor is taken
-from nccl-tests. Times as nccl-tests measures them (`OTHER_CLOCK`) are in the columns `call_time_s` and `call_busbw`.
-The rounds are the replicates: a round gives one mean time for each size, over all its transfers of that size. The
-result is the median of these mean times, with its interval.
+A transfer lasts from when its data can flow until its last rank has its result (`read/transfers.py`). Transfers over
+the same links divide each instant evenly (`Moved`), so no busbw exceeds a link's capacity. Busbw is bytes divided by
+time, times nccl-tests' factor for the operation and number of ranks (its doc/PERFORMANCE.md). Times as nccl-tests
+measures them (`OTHER_CLOCK`) are in `call_time_s` and `call_busbw`. Each round gives the mean time of a size; the
+result is the median over rounds with its interval.
 """
 
 from __future__ import annotations

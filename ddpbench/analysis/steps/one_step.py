@@ -1,8 +1,7 @@
 """A single instrumented step as it happened, with every rank's spans, transfers and waits on one clock.
 
-The step is chosen as follows. The case is the reference with which the run's sentences compare other cases. Of its
-launches, the one with the median step time is used. Of this launch's steps, the one closest to the median is shown. A
-step's length is that of its slowest rank.
+It is the reference case's step closest to the median, of its median launch. A step's length is that of its slowest
+rank.
 """
 
 from __future__ import annotations

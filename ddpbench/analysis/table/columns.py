@@ -1,7 +1,6 @@
 """The columns of `cases.csv`: name, type, unit, meaning, and how each is computed from a case's results.
 
-The frame, the report, `docs/columns.md` and the printed table are made from this module. Later changes append columns
-and never rename or move one. `make docs` writes `docs/columns.md`.
+`make docs` writes `docs/columns.md` from this module. Later changes append columns and never rename or move one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Find out what can and cannot run on this machine, with reasons and remedies.
 
-A check is a function that takes a `Host` and yields findings; all checks are listed in `CHECKS`. Checks only read,
-except for one check that makes a link in a separate network namespace. An exception in a check becomes a finding.
+A check in `CHECKS` takes a `Host` and yields findings. Checks only read, except for one that makes a link in a separate
+network namespace.
 """
 
 from __future__ import annotations

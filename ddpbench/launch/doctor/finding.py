@@ -1,4 +1,4 @@
-"""The results of checks. Each has a level, a description and, unless the level is ok, advice."""
+"""The results of checks: each has a level, a description and, unless the level is ok, advice."""
 
 from __future__ import annotations
 

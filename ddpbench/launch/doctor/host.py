@@ -1,4 +1,4 @@
-"""Sources that checks read: system files, commands and the network. Tests can replace each source."""
+"""Sources that checks read (system files, commands and the network), which tests can replace."""
 
 from __future__ import annotations
 

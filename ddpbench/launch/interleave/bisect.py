@@ -1,9 +1,8 @@
 """Find the commit that made training slower, by a binary search in which each commit is compared with the good end.
 
-The two ends of the range, a good and a bad commit, are compared first. A commit's ratio is its step time divided by
-the good end's. The threshold is the geometric mean of 1 and the bad end's ratio. A commit counts as slow if its ratio
-is shown to be above the threshold, and as fast if it is shown to be below. A commit that is undecided when its time is
-spent, or that does not run, is skipped as by `git bisect skip`. Other commits are tried instead.
+A commit's ratio is its step time divided by the good end's. It is slow or fast if the ratio is shown to be above or
+below the geometric mean of 1 and the bad end's ratio. A commit that stays undecided or does not run is skipped as by
+`git bisect skip`.
 """
 
 from __future__ import annotations

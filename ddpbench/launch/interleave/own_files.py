@@ -1,9 +1,6 @@
 """Check that the users' files that a comparison measures belong to each side's own code.
 
-If both sides shared a file, its changes would not be measured.
-
-The files of workloads, strategies, algorithms and profiles are checked. Their names are taken from the experiment,
-after the settings of the command line are applied.
+Changes of a file that both sides share would not be measured.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The folders in which Python searches for each side's modules.
 
-The user's search path may lead into the compared repository: by PYTHONPATH, a .pth file, or the finder of a package
-that was installed with `pip install -e`. Each side gets its own copies of these folders, and searches them first.
+PYTHONPATH, a .pth file or an editable install may lead into the compared repository, so each side searches its own
+copies of these folders first.
 """
 
 from __future__ import annotations

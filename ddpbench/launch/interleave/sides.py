@@ -1,7 +1,4 @@
-"""The two sides of a comparison: each has an interpreter, a folder or commit, and settings.
-
-Prepares each side's code.
-"""
+"""The two sides of a comparison: each has an interpreter, a folder or commit, and settings."""
 
 from __future__ import annotations
 

@@ -1,11 +1,8 @@
 """`python -m ddpbench.launch.interleave.turn`: one side's sweep, which runs a round on request.
 
 The process reads `go`, `go in turn` or `stop` from standard input, one per line. It writes lines of JSON to standard
-output: what it is doing, when it is ready for a round, how each launch ended, and errors.
-
-Its environment may name a turnstile, which is a server that lets only one side compute at a time. If the process can
-reach the turnstile, it says so when it is ready for a round. After `go in turn`, launches of both sides run at the same
-time, and between blocks of steps they wait at the turnstile for their turn.
+output: what it is doing, when it is ready for a round, how each launch ended, and errors. After `go in turn`, launches
+of both sides run at the same time, and wait between blocks at the turnstile that the environment names.
 """
 
 from __future__ import annotations

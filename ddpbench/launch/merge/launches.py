@@ -1,7 +1,6 @@
-"""The cases and launches of a merged run. It has every case once, and its launches are copied under new round numbers.
+"""The cases and launches of a merged run, which has every case once, and all launches under new round numbers.
 
-Each run's round numbers follow on from those of the run before it, so that rounds of different runs have different
-numbers. Verdicts compare only launches of one session and one round.
+Each run's rounds follow on from those of the run before it. Verdicts compare only launches of one session and round.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Read the runs to be merged, and check that their results belong together.
 
-Machines and programs must be alike: every key of `identity` must agree, apart from the exceptions at `ALLOCATION`. The
-keys in `ALLOCATION` say how many nodes and cores and how large a quota a run had, and which cases its experiment has.
+Every key of `identity` must agree, apart from the exceptions at `ALLOCATION`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Find the top-level names that depend on a script's model or optimizer.
-
-The generated class makes these objects again.
-"""
+"""Find the top-level names that depend on a script's model or optimizer, which the generated class makes again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Insert the generated class into the script. Move statements that would train at import below a `__main__` guard."""
+"""Insert the generated class into a script, and move statements that would train at import below a `__main__` guard."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Read the local modules that a script imports, to find what their functions and methods change.
-
-A local module is in the same directory as the script, or in a package there.
-"""
+"""Read the modules next to a script that it imports, to find what their functions and methods change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewrite expressions of the script for the generated class. The script's variables are replaced by their values."""
+"""Rewrite expressions of the script for the generated class, with variables replaced by their values."""
 
 from __future__ import annotations
 

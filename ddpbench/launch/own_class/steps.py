@@ -1,7 +1,4 @@
-"""Reduce a step's statements to the ones for the generated class.
-
-For example, logging and moves to a device are removed.
-"""
+"""Reduce a step's statements to those for the generated class, without logging or moves to a device."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Go through syntax trees as `ast.walk` and `ast.iter_child_nodes` do, but faster, and without contexts and operators.
-
-Contexts are nodes such as `ast.Load`. Reading a script spends most of its time in these functions.
-"""
+"""Go through syntax trees like `ast.walk`, but faster, and without contexts (such as `ast.Load`) and operators."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
 """Run directories on the nodes' own disks, for clusters without a shared directory.
 
-The job's script contains the packed run directory. The job unpacks it on every node, but does not overwrite newer
-files. The job's processes gather all records on one node (`worker/slot`). The records are fetched from this node with
-srun, while the job runs and once more when it has ended.
+The job's script contains the packed run directory, and unpacks it on every node. One node gathers all records
+(`worker/slot`), from which they are fetched with srun, during the job and after it.
 
-The parent folder may be writable for every user, such as `/tmp`. Therefore the run's folder gets a random name, drawn
-when the submission is made, and mode 700. It is checked on every node before anything is read or written in it.
+The parent folder may be writable for every user, such as `/tmp`. Therefore the run's folder gets a random name and mode
+700, and is checked on every node before use.
 """
 
 from __future__ import annotations

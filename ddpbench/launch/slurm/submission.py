@@ -1,7 +1,4 @@
-"""A submission: a directory that has a run and a script for each number of nodes, and a list of submitted jobs.
-
-`records/submission_dir.py` defines the paths in the directory.
-"""
+"""A submission: a directory that has a run and a script for each number of nodes, and a list of submitted jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draw a picture as SVG for the page and as files. Only this module sets up matplotlib."""
+"""Draw a picture as SVG for the page and as files."""
 
 from __future__ import annotations
 

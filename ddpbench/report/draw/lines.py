@@ -1,4 +1,4 @@
-"""Break texts into lines that fit a figure. Widths are estimates that err on the large side."""
+"""Break texts into lines that fit a figure, by widths estimated on the large side."""
 
 from __future__ import annotations
 

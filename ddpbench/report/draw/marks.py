@@ -1,7 +1,7 @@
 """Attach words to the marks of a figure: what each one shows, and which series it belongs to.
 
-The SVG has the words as `<title>`, which browsers show next to the pointer, and which screen readers and the page's
-script read. `describe` writes them into matplotlib's group id, which `with_titles` turns into elements of the SVG.
+The SVG has them as `<title>`, for pointers, screen readers and the page's script. `describe` writes them into
+matplotlib's group id, which `with_titles` turns into elements.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Draw a page's figures in several processes, because drawing takes most of a report's time.
-
-The processes are started before the analysis, which uses them to read records (`ddpbench.helper_process.for_report`).
-"""
+"""Draw a page's figures in several processes, because drawing takes most of a report's time."""
 
 from __future__ import annotations
 

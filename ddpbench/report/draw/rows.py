@@ -1,4 +1,4 @@
-"""Draw horizontal rows of bars or points. A row's words are next to it or, on a phone, above it."""
+"""Draw horizontal rows of bars or points, with their words next to them or, on a phone, above."""
 
 from __future__ import annotations
 

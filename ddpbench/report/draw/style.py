@@ -1,4 +1,4 @@
-"""The style of figures: colours, markers, hatches and matplotlib's settings. Imports no matplotlib.
+"""The style of figures: colours, markers, hatches and matplotlib's settings.
 
 Several colours look the same in greyscale, so figures also use markers and direct labels. Contrast and separation under
 colour-blindness were computed for this set; change it as a whole or not at all.

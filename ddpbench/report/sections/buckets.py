@@ -1,4 +1,4 @@
-"""The figure of step time by bucket cap, which shows which cap is safe. `default` is a separate category."""
+"""The figure of step time by bucket cap, which shows which cap is safe."""
 
 from __future__ import annotations
 

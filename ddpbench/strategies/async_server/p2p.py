@@ -1,4 +1,4 @@
-"""`async_server` over point-to-point messages of the process group. Importing this module imports torch.
+"""`async_server` over point-to-point messages of the process group.
 
 The server receives from any rank. gloo serves waiting ranks in the order of their requests
 (gloo/transport/tcp/context.cc, recvFromAnyFindRank).

@@ -1,14 +1,11 @@
-"""The two roles of `async_server`: a server that updates, and workers that compute. Imports torch when imported.
-
-A transport has an end for each role (`ServerEnd`, `WorkerEnd`). Both put all parameters of a dtype into one buffer.
+"""The two roles of `async_server`: a server that updates, and workers that compute.
 
 In a step each worker sends one gradient, and waits until it has been applied and the new parameters have arrived. The
-server's step ends when the server has applied as many gradients as there are workers, whichever workers sent them.
+server's step ends when it has applied as many gradients as there are workers.
 
-If all ranks make the same number of steps, none waits forever. While the server waits, it has received fewer gradients
-than the workers will send, so at least one worker still has a gradient to send. That worker is not blocked, because
-workers wait only for the server's answers. One worker can be ahead of others until the end of a block of steps, where
-all ranks synchronize.
+If all ranks make the same number of steps, none waits forever: while the server waits, at least one worker still has a
+gradient to send, and workers wait only for the server's answers. One worker can be ahead of others until the end of a
+block of steps, where all ranks synchronize.
 """
 
 from __future__ import annotations

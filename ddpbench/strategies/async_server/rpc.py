@@ -1,8 +1,7 @@
-"""`async_server` over torch.distributed.rpc, with one remote call per step. Imports torch, which must have RPC.
+"""`async_server` over torch.distributed.rpc, with one remote call per step.
 
-All messages use TCP. TensorPipe's two alternatives to TCP within a host are turned off. The first, shared memory, needs
-a thread that polls for messages on the rank's core. The second, copying from other processes' memory (channel `cma`),
-bypasses emulated links.
+All messages use TCP. TensorPipe's alternatives within a host are turned off: shared memory needs a thread that polls on
+the rank's core, and copying from other processes' memory (channel `cma`) bypasses emulated links.
 """
 
 from __future__ import annotations

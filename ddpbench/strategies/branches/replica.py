@@ -1,4 +1,4 @@
-"""The replica of one branch of a model. Rank 0 also has the head. Importing this module imports torch."""
+"""The replica of one branch of a model; rank 0 also has the head."""
 
 from __future__ import annotations
 

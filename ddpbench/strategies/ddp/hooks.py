@@ -1,4 +1,4 @@
-"""DDP communication hook that aggregates buckets by a given algorithm and schedule. Imports torch when imported."""
+"""DDP communication hook that aggregates buckets by a given algorithm and schedule."""
 
 from __future__ import annotations
 

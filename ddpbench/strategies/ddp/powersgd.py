@@ -1,4 +1,4 @@
-"""DDP with torch's PowerSGD, which sends gradients as low-rank matrices. Imports torch when imported."""
+"""DDP with torch's PowerSGD, which sends gradients as low-rank matrices."""
 
 from __future__ import annotations
 

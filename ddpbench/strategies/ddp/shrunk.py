@@ -1,4 +1,4 @@
-"""DDP with smaller default bucket caps, for a replay whose gradients are shrunk. Imports torch when imported."""
+"""DDP with smaller default bucket caps, for a replay whose gradients are shrunk."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Strategies that train with a framework such as Lightning or Accelerate. Each framework is an optional dependency."""
+"""Strategies that train with a framework such as Lightning or Accelerate, each an optional dependency."""

@@ -1,4 +1,4 @@
-"""A replica whose model a framework prepares. It finds the DDP modules in the model and records their transfers."""
+"""A replica whose model a framework prepares, with records of the transfers of its DDP modules."""
 
 from __future__ import annotations
 

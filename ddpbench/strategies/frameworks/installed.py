@@ -1,4 +1,4 @@
-"""The known frameworks, the packages that each needs, and checks that they are installed. Imports no framework."""
+"""The known frameworks, the packages that each needs, and checks that they are installed, without importing any."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Runs a framework's own training loop half a step at a time. Needs the package greenlet.
+"""Runs a framework's own training loop half a step at a time, in a greenlet of the same thread.
 
-A framework's loop, such as `Trainer.fit`, expects to be called once and to call other code. But ddpbench calls a
-replica's `gradients_of`, then `apply`. So the loop runs in a greenlet of the same thread. The loop switches back to
-ddpbench when it asks for the next batch, and when gradients are ready. It continues when ddpbench has a batch for it,
-or asks for the update.
+ddpbench calls a replica's `gradients_of`, then `apply`, but a loop such as `Trainer.fit` expects to call other code. It
+switches back to ddpbench when it asks for the next batch, and when gradients are ready.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Base class of strategies whose framework wraps the model in DistributedDataParallel. Does not import torch."""
+"""Base class of strategies whose framework wraps the model in DistributedDataParallel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detects what fully_shard silently leaves out of a step. Importing this module imports torch."""
+"""Detects what fully_shard silently leaves out of a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank's replica under fully_shard: how the model is sharded, and how collectives are recorded. Imports torch."""
+"""A rank's replica under fully_shard: how the model is sharded, and how collectives are recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank's replica under DDP with a user's communication hook, whose transfers can be recorded. Imports torch."""
+"""A rank's replica under DDP with a user's communication hook, whose transfers can be recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replicas for one stage of a pipeline, and for a single rank with all stages. Imports torch when imported."""
+"""Replicas for one stage of a pipeline, and for a single rank with all stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stage of a pipeline that exchanges no pickled objects with its neighbours. Imports torch when imported."""
+"""A stage of a pipeline that exchanges no pickled objects with its neighbours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank's replica under post-local SGD. Imports torch when imported."""
+"""A rank's replica under post-local SGD."""
 
 from __future__ import annotations
 

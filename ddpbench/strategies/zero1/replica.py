@@ -1,4 +1,4 @@
-"""A rank's replica under DDP with torch's ZeroRedundancyOptimizer. Imports torch when imported."""
+"""A rank's replica under DDP with torch's ZeroRedundancyOptimizer."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Answers the requests of an MPI library to its process manager, in PMI-1's simple wire protocol.
 
-An MPI library finds its ranks through the launcher's process manager. Neither the fork server nor torchrun has a
-process manager, so each rank answers its own MPI library. It gets the answers from the store through which torch's
-ranks have found each other. MPICH and its derivatives (Intel MPI, MVAPICH) speak the protocol. Its messages are lines
-`cmd=NAME key=value ...` over the descriptor PMI_FD (MPICH, src/pmi/src/pmi_v1.c).
+The fork server and torchrun have no process manager, so each rank answers its own MPI library, from torch's store.
+MPICH and its derivatives (Intel MPI, MVAPICH) speak the protocol: lines `cmd=NAME key=value ...` over the descriptor
+PMI_FD (MPICH, src/pmi/src/pmi_v1.c).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""A process group for torch that runs every collective in MPI. Importing this module imports torch.
+"""A process group for torch that runs every collective in MPI, like torch's ProcessGroupMPI (in builds from source).
 
-It works like torch's ProcessGroupMPI, which exists only in builds from source. A thread of the group runs the
-collectives as blocking calls, one after the other, while the rank computes. Point-to-point messages use MPI_Isend and
-MPI_Irecv.
+A thread of the group runs the collectives as blocking calls, one after the other, while the rank computes.
+Point-to-point messages use MPI_Isend and MPI_Irecv.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Evaluate after all training: forward and loss without gradients. Evaluation is timed in blocks, like training."""
+"""Evaluate after all training: forward and loss without gradients, timed in blocks."""
 
 from __future__ import annotations
 

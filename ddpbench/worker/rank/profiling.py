@@ -1,7 +1,7 @@
 """Measure a workload's profile in a separate process: a step's spans, and when gradients become ready.
 
-Noting when a gradient is ready costs time, so steps with and without notes alternate. Spans come from steps without
-notes. The cost of earlier notes is subtracted from the time of each gradient.
+Noting when a gradient is ready costs time, so spans come from steps without notes, and the cost of earlier notes is
+subtracted from each time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Run a launch's N ranks by Ray Train's TorchTrainer: `python -m ddpbench.worker.ray N RUN_DIR CASE_ID ROUND`.
 
-Each launch starts its own Ray on this machine. The parent of this process is a guard process. When this process ends
-for any reason, the guard ends Ray's servers and all their children.
+Each launch starts its own Ray on this machine. The guard, its parent, ends Ray's servers and their children with it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The process that Ray starts for a rank, instead of Python: `python -m ddpbench.worker.ray.behind ...`.
 
-Ray doesn't report how a worker's process ended. So this process becomes the rank's parent, records how the rank ended,
-and then ends all processes that the rank has left behind.
+Ray doesn't report how a worker's process ended, so this process becomes the rank's parent and records it. It also ends
+all processes that the rank has left behind.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Slots, which are the processes that a launcher such as torchrun or srun starts. One slot leads the others."""
+"""Slots, which are the processes that a launcher such as torchrun or srun starts; one leads the others."""

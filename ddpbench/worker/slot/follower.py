@@ -1,7 +1,6 @@
 """A slot that follows: it carries out the leading slot's orders one after the other, until it is ordered to end.
 
-An order names cases of the plan. A follower takes the cases' settings from its own copy of the plan, and runs no other
-cases.
+An order names cases of the plan, whose settings a follower takes from its own copy.
 """
 
 from __future__ import annotations

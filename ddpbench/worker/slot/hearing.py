@@ -1,4 +1,4 @@
-"""Detects slots that stopped reporting. A busy slot reports its state at least every `BEAT_S` seconds."""
+"""Detects slots that stopped reporting, since a busy slot reports at least every `BEAT_S` seconds."""
 
 from __future__ import annotations
 

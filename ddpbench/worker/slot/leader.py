@@ -1,8 +1,7 @@
 """The leading slot, which decides what is launched next, watches all slots' ranks, and writes every outcome.
 
-The plan gives the order: proofs first, then round after round until the time `budget.total` is spent, at most
-`rounds_max` rounds. The leader does not stop early when confidence intervals are narrow, because rank-side code
-computes no statistics. The report shows the intervals' width.
+Proofs come first, then round after round until the time `budget.total` is spent, at most `rounds_max` rounds. Narrow
+confidence intervals do not end the run, because rank-side code computes no statistics.
 """
 
 from __future__ import annotations

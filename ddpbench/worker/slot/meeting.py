@@ -1,4 +1,4 @@
-"""The store through which slots exchange messages. torchrun or slot 0 serves it.
+"""The store through which slots exchange messages, served by torchrun or slot 0.
 
 Keys have a prefix of this job and attempt. Values are JSON objects, authenticated (`sealing`) and checked with a schema
 (`messages`). No call blocks longer than its timeout, so that a slot can check its rank and its launcher between calls.

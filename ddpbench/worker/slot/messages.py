@@ -1,6 +1,6 @@
-"""Schemas of the messages between slots, one for each key in the store. Messages that do not fit are refused.
+"""Schemas of the messages between slots, one for each key in the store.
 
-No message contains settings of a case, a path or an environment. A slot takes these from its own copy of the plan.
+No message contains settings of a case, a path or an environment: a slot takes these from its own copy of the plan.
 """
 
 from __future__ import annotations

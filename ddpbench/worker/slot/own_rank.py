@@ -1,4 +1,4 @@
-"""A slot's rank in one launch. The slot has it forked, watches it, ends it if ordered to, and reports on it."""
+"""A slot's rank in one launch: the slot has it forked, watches it, ends it if ordered to, and reports on it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The slots' reports (cards), the check that the slots belong together, and the choice of slots for a case's ranks.
-
-The functions have no side effects. `meeting` transfers the reports.
-"""
+"""The slots' reports (cards), the check that the slots belong together, and the choice of slots for a case's ranks."""
 
 from __future__ import annotations
 

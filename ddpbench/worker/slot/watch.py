@@ -1,4 +1,4 @@
-"""The leader's watchdog for one launch. It reads the states of all slots' ranks, and ends the ranks if necessary."""
+"""The leader's watchdog for one launch, which reads all slots' ranks' states, and ends the ranks if necessary."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A rank's part of the workload's data, repeated endlessly by DataLoader and DistributedSampler.
 
-A workload's own loader and iterable datasets divide the data themselves. For these, only the batches are checked here.
+A workload's own loader and iterable datasets divide the data themselves; only their batches are checked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Ensure that when a rank dies, the process that forks its loader workers dies too, along with the workers.
 
-The forking process imports this module before all else. Without this module, that process would wait for its workers to
-disconnect, and the workers would wait for that process.
+Otherwise that process, which imports this module first, and the workers would wait for each other.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Batches from one order of samples common to all ranks, so that training can continue on any number of ranks.
 
-The order is the dataset's, reshuffled for each pass with the case's seed, one pass after the other. In a step of n
-ranks, each rank takes one of the next n local batches. So a snapshot only has to store how many samples were trained
-on. The samples of a batch are identified by the dataset's answers and not by the requested indices, because a dataset
-may return other samples than the requested ones.
+The order is the dataset's, reshuffled for each pass with the case's seed. In a step of n ranks, each takes one of the
+next n local batches, so a snapshot only stores how many samples were trained on. A batch's samples are identified by
+the dataset's answers, because it may return others than the requested ones.
 """
 
 from __future__ import annotations

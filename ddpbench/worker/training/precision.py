@@ -1,10 +1,8 @@
 """The precision of forward and loss, which is the same for every strategy: the model's own types, or autocast.
 
-Autocast applies to one thread, and data_parallel runs replicas in separate threads, so the model is wrapped rather than
-the step. Under fp16 the loss is scaled before backward and gradients are unscaled before the update, which is skipped
-if a gradient is infinite (torch.amp.GradScaler). If each rank has all averaged gradients, all ranks skip the same
-updates, because one rank's infinite gradient makes the average infinite. If gradients are sharded (DTensor), torch lets
-each rank know whether any rank has found an infinite gradient.
+Autocast applies to one thread, and data_parallel runs replicas in separate threads, so the model is wrapped. Under fp16
+the loss is scaled (torch.amp.GradScaler), and an update with an infinite gradient is skipped. All ranks skip the same
+updates: the average of one infinite gradient is infinite, and torch shares the fact for sharded gradients (DTensor).
 """
 
 from __future__ import annotations

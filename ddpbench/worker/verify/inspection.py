@@ -1,7 +1,7 @@
 """Try a user's own workload for a few steps in a separate process, before a launch.
 
-A failure is returned as a sentence with the file, the line and the exception. A success is returned as facts about the
-workload, for example its number of parameters, gradient bytes, number of samples, batch shapes and first loss.
+The result is a failure as a sentence with the file, the line and the exception, or facts about the workload, such as
+its number of parameters, gradient bytes, batch shapes and first loss.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Prove strategies for classes that make their own training step.
-
-A strategy's ranks are compared with replicas in one process that train in lockstep.
-"""
+"""Prove strategies for classes that make their own training step, by replicas in one process that train in lockstep."""
 
 from __future__ import annotations
 

@@ -1,16 +1,14 @@
 """Measure how much rounding alone changes gradients and parameters: repeat a computation with different roundings.
 
-One method multiplies the loss by a factor and divides the gradients by it. In exact arithmetic, this changes nothing if
-the backward pass is linear. A backward pass that clamps or normalises gradients is not linear. In floating point, all
-roundings of the backward pass differ, as in a strategy that divides by a different number of samples. The other method
-changes parameters in their last digit, as in a strategy that adds the same numbers in a different order. Most results
-hardly change. But a gradient that is zero in exact arithmetic, such as the gradient of a bias before BatchNorm, is
-different each time, and so is the update that Adam computes from it.
+One method multiplies the loss by a factor and divides the gradients by it, so that all roundings of a linear backward
+pass differ, as in a strategy that divides by a different number of samples. The other changes parameters in their last
+digit, as in a strategy that adds numbers in a different order. A gradient that is zero in exact arithmetic, such as
+that of a bias before BatchNorm, is different each time, and so is Adam's update from it.
 
-Results also change at kinks of the model, such as a gate at the end of its clamp, and in backward passes that are not
-linear. Such a change is not rounding, and could hide a wrong update. So a case may pass by this measurement only in
-float32, and only if float64 has proved the case without the measurement. In other types, the measurement can only leave
-a case unproved. In these types, parameters are not changed, because a change of their last digit may cross a kink.
+Results also change at kinks of the model, such as a clamped gate, and in backward passes that are not linear. This
+could hide a wrong update. So a case may pass by this measurement only in float32, and only if float64 has proved it
+without. In other types, it can only leave a case unproved, and parameters are not changed, because their last digit may
+cross a kink.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Recognise messages in which torch says that a strategy cannot train a model. Make them name this package's settings.
+"""Recognise messages in which torch says that a strategy cannot train a model, and name ddpbench's settings in them.
 
-Every model is tried in one process before a proof. If torch refuses the model in the proof, the strategy is therefore
-the reason, and the case is skipped. Any other error in a proof is a failure.
+Every model is tried in one process before a proof, so a refusal in the proof is due to the strategy, and the case is
+skipped. Any other error is a failure.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Exchange pickled batches between ranks; a batch is unpickled only if it certainly comes from a rank of the launch.
 
-Every message is authenticated (HMAC-SHA256) with the launch's secret, which only this user can read. The code also
-covers random numbers from all ranks, the message's number and its sender. So an outsider cannot forge a message, replay
-an older one, or pass off one rank's message as another's.
+Every message is authenticated (HMAC-SHA256) with the launch's secret, over random numbers from all ranks, the message's
+number and its sender. So an outsider cannot forge, replay or reassign a message.
 """
 
 from __future__ import annotations

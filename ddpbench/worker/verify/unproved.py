@@ -1,7 +1,4 @@
-"""Decide whether a failed comparison only leaves its case unproved.
-
-The case is unproved if repeating the reference with other roundings changes the reference by as much as the error.
-"""
+"""Decide whether a failed comparison only leaves its case unproved, because other roundings change as much."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Compute a scaling curve as HPC centres request it: job sizes with wall times and hours, and a recommended size.
 
-Uses only measurements on real links with real computation, where each rank has its own core or GPU.
+Only measurements with real links, real computation, and a core or GPU per rank count.
 """
 
 from __future__ import annotations

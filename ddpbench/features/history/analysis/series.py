@@ -1,9 +1,8 @@
 """Find the runs between which each case's step time changed, and the level before and after each change.
 
-A run counts as one value: the mean log time per sample over its launches. The spread of these values includes the
-machine's drift between sessions; launches do not count as replicates. Runs are assumed to drift independently. If
-neighbouring runs resemble each other, this does not hold, and a change needs more evidence. A drift that builds up over
-many runs counts as a change.
+A run is one value: the mean log time per sample over its launches, with the drift between sessions. Runs are assumed to
+drift independently; if neighbours resemble each other, a change needs more evidence. A drift that builds up over many
+runs counts as a change.
 """
 
 from __future__ import annotations

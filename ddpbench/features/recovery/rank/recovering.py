@@ -1,8 +1,7 @@
 """Train with snapshots in a rank: fail once, as planned, then continue from the last snapshot.
 
-A gang is the set of ranks that torchrun starts together. The first gang of a launch measures step times, then plans the
-failure; later gangs only continue the training. All gangs share a folder with the plan, the snapshots, and files that
-mark past events.
+A gang is the ranks that torchrun starts together. The first gang measures step times and plans the failure. Gangs share
+a folder with the plan, the snapshots, and files that mark past events.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Write and read snapshots from which training can be resumed. Rank 0 writes them atomically, and all ranks read them.
+"""Write and read snapshots from which training can be resumed; rank 0 writes atomically, and all ranks read.
 
-A snapshot counts as complete once a second file with its length and checksum exists. This file is needed because
-torch.load detects a truncated snapshot but not changed bytes (seen with torch 2.13).
+A snapshot is complete once a second file with its length and checksum exists, because torch.load does not detect
+changed bytes (seen with torch 2.13).
 """
 
 from __future__ import annotations

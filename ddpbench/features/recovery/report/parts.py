@@ -1,4 +1,4 @@
-"""Draw the cost of failures: for each kind of failure, a bar divided into parts. Much longer bars get another scale."""
+"""Draw the cost of failures: for each kind of failure, a bar divided into parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ddpbench doctor --nodes`: run this node's part of the check of all nodes. The first node gets the findings."""
+"""`ddpbench doctor --nodes`: run this node's part of the check of all nodes, whose findings the first node gets."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Exchange data between nodes: the first node listens, and the others send it their descriptions and measurements.
 
-Each connection carries unencrypted lines of JSON with numbers and names, which are never executed. The ranks of a sweep
-find each other in another way, through a torch store (`worker/slot/meeting.py`). The doctor cannot use a store, because
-torch may be broken or missing on the hosts it checks, and because a store does not report a peer that hangs up.
+Connections carry unencrypted lines of JSON. A torch store (`worker/slot/meeting.py`) would not do: torch may be broken
+on the hosts, and a store does not report a peer that hangs up.
 """
 
 from __future__ import annotations

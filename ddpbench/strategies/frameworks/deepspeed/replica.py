@@ -1,4 +1,4 @@
-"""A rank's replica in DeepSpeed's engine, whose collectives can be recorded. Imports torch, and DeepSpeed when used."""
+"""A rank's replica in DeepSpeed's engine, whose collectives can be recorded."""
 
 from __future__ import annotations
 

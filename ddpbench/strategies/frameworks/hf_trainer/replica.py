@@ -1,6 +1,4 @@
-"""A rank's replica that transformers' Trainer trains, half a step at a time. Imports torch, and frameworks when
-used.
-"""
+"""A rank's replica that transformers' Trainer trains, half a step at a time."""
 
 from __future__ import annotations
 

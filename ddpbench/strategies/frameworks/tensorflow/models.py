@@ -1,7 +1,4 @@
-"""Keras models with the same layers as the workloads' torch models, and a map between both models' parameters.
-
-Such a Keras model is called a twin. Torch and TensorFlow are imported only when a twin is made.
-"""
+"""Keras models (twins) with the same layers as the workloads' torch models, and a map between their parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The replicas of a process under `tf.distribute`. They make the step of TensorFlow's guides in full or in parts."""
+"""The replicas of a process under `tf.distribute`, which make the step of TensorFlow's guides in full or in parts."""
 
 from __future__ import annotations
 
