@@ -63,9 +63,9 @@ _UNPICKLED = re.compile(r"Can't (?:pickle|get) local object|Can't pickle <functi
 
 
 def environments_part(error: BaseException) -> str:
-    """Return a clause `; ...` that says what in the user's environment or code caused an exception; empty if unknown.
+    """Return a clause `; ...` on what in the user's environment or code caused an exception; empty if unknown.
 
-    Examples are a warning filter, a text encoding, code that calls `sys.exit`, and a limit on memory or processes.
+    For example, a warning filter, a text encoding, a call of `sys.exit`, or a limit on memory or processes.
     """
     if isinstance(error, Warning):
         return _filters_part()
@@ -140,11 +140,7 @@ _OF_PROCESSES = re.compile(
 
 
 def limits_part(words: str) -> str:
-    """Return a clause `; ...` that names the resource limit behind an error message; empty if no limit caused it.
-
-    If the message `words` says that memory ran out and a limit on address space is set, name that limit. Otherwise, if
-    it says that a process or thread could not be started, name the limit on processes.
-    """
+    """Return a clause `; ...` that names the resource limit behind an error message; empty if there is none."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY or not _OF_MEMORY.search(words):
         few = "; the limit of processes and threads is reached: raise it with ulimit -u"

@@ -12,7 +12,7 @@ import traceback
 def tell(text: str) -> None:
     """Print to standard error why this process ends, unless that would block.
 
-    Only the last `PIPE_BUF` bytes are printed, because a stream that counts as writable may have room for no more.
+    Only the last `PIPE_BUF` bytes are sure to fit.
     """
     with contextlib.suppress(OSError):
         if text and select.select([], [2], [], 0)[1]:

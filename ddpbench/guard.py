@@ -134,7 +134,7 @@ def kill_all(pids: Iterable[int]) -> None:
 def end_descendants(within_s: float = ENDING_S) -> set[int]:
     """Kill all processes beneath this one and wait for them, `within_s` seconds at most; return the ids of all killed.
 
-    Repeat this until this process has no child left, because processes may be forked or orphaned in the meantime.
+    This is repeated until no child is left, because processes may be forked or orphaned meanwhile.
     """
     ended: set[int] = set()
     deadline = time.monotonic() + within_s
@@ -322,8 +322,7 @@ def supervised(
 ) -> NoReturn:
     """Do `work` in a separate process under a guard, without a fork server. End with its exit code or signal.
 
-    When the separate process ends, `ended` is called with its exit code, which is negative for a signal. If this
-    process is ended first, `ended` is not called.
+    `ended` is called with its exit code, negative for a signal, unless this process is ended first.
     """
 
     def watched(traces: Traces) -> int:

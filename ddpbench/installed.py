@@ -189,7 +189,7 @@ def packages_with(kind: str, name: str) -> str:
 def listed(kind: str, shipped: Iterable[str]) -> dict[str, str]:
     """Map each name that packages have registered for a kind, except `shipped` names, to `of the package ...`.
 
-    If a name stands for several classes, the phrase names all of their packages and says that the name is ambiguous.
+    For an ambiguous name, the phrase names all packages.
     """
     taken = {*shipped}
     paths_by_name: dict[str, dict[str, str]] = {}

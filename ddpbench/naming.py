@@ -89,9 +89,7 @@ class Namer:
     def key(self, case: Case) -> str:
         """Return a case's name in data files: its label, and the settings in which cases differ, as `name=value`.
 
-        Some settings are worded differently.
-
-        The wording stays the same in all versions of ddpbench.
+        The wording, special for some settings, stays the same in all versions of ddpbench.
         """
         return self._among(case)._labelled.keys[case]
 
@@ -112,17 +110,14 @@ class Namer:
     ) -> str:
         """Return a case's strategy for a sentence, followed in brackets by its `details` and by `more`.
 
-        The number of ranks is left out. With `layouts`, the layout on nodes is included where cases of the same
-        strategy and number of ranks differ in it.
+        The number of ranks is left out. `layouts` is as in `details`.
         """
         return _bracketed(self.spoken_strategy(case), [*self.details(case, of, layouts=layouts), *more])
 
     def details(self, case: Case, of: Iterable[str] = EVERY, *, layouts: bool = True) -> list[str]:
-        """Describe in words those fields in `of` that distinguish a case from other cases of its strategy.
+        """Describe the fields in `of` that distinguish a case from others of its strategy, at any number of ranks.
 
-        These other cases may have different numbers of ranks.
-
-        With `layouts`, the layout on nodes is added where cases of the same strategy and number of ranks differ in it.
+        With `layouts`, the layout on nodes is added where cases of the same strategy and ranks differ in it.
         """
         alike = self._among(case)._alike[self.spoken_strategy(case)]
         words = alike.words(case, [name for name in of if name not in _PLACE])

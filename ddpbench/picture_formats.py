@@ -12,7 +12,7 @@ FORMATS = ("png", "svg", "pdf")
 class PictureFormats:
     """File formats in which to write figures and slides, in addition to those that the page needs.
 
-    If a picture is written in any of these formats, it is also written as png.
+    A picture in any of these formats is also written as png.
     """
 
     figures: frozenset[str] = frozenset({"png"})

@@ -88,10 +88,9 @@ def _lets_rename(folder: Path) -> bool:
 
 
 def is_decoy(word: str) -> bool:
-    """Return whether a word is also the name of a path that another user planted in the working directory.
+    """Return whether a word is also a path that another user planted in the working directory.
 
-    Call this for a word that may be a path or something else, such as a name. A user who means the path can write
-    `./NAME`.
+    For words that may be a path or a name; `./NAME` always means the path.
     """
     if word != Path(word).name or word == "..":
         return False

@@ -237,8 +237,7 @@ class MeasuredTimer:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Make pytest-benchmark's --benchmark-only and --benchmark-skip count a test with `ddp_benchmark` as a benchmark.
 
-    pytest-benchmark looks for the name of its fixture, so add that name to the test's fixtures. Add it at the end,
-    because `ddp_benchmark` must set that fixture's timer first.
+    Its fixture's name is added last to the test's, because `ddp_benchmark` must set its timer first.
     """
     names = list(getattr(item, "fixturenames", ()))
     if _too_old() or not _has_pytest_benchmark(item.config) or "ddp_benchmark" not in names:

@@ -91,9 +91,9 @@ def and_words(names: Iterable[str]) -> str:
 
 
 def whole_number(digits: str) -> int:
-    """Return the integer with these decimal digits; for more than 400 digits, some integer of about that length.
+    """Return the integer with these decimal digits; for more than 400, some integer of about that length.
 
-    An integer of that length is out of range in every use, and converting it takes time quadratic in the length.
+    So long an integer is out of range in every use, and converting it takes time quadratic in the length.
     """
     sign = -1 if digits.startswith("-") else 1
     bare = digits.lstrip("+-").replace("_", "")
@@ -101,16 +101,16 @@ def whole_number(digits: str) -> int:
 
 
 def within(text: str, most: int = 3_000) -> str:
-    """Return a text, without its middle if it has more than `most` characters."""
+    """Return a text, without its middle if it is longer than `most` characters."""
     if len(text) <= most:
         return text
     return f"{text[: 2 * most // 3]} ... {text[-most // 3 :]}"
 
 
 def has_long_key(text: str) -> bool:
-    """Return whether a TOML text has a key of more than 64 parts; parsing takes memory quadratic in their number.
+    """Return whether a TOML text has a key of more than 64 parts, outside comments and strings.
 
-    Keys in comments and strings don't count.
+    Parsing takes memory quadratic in their number.
     """
     if not _LONG_KEY.search(text):
         return False

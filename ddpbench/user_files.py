@@ -31,8 +31,7 @@ from ddpbench.errors import nearest
 def is_import_path(name: str) -> bool:
     """Return whether a name has the form of a class in a user's own file or module, such as `train.py:Mine`.
 
-    In a top-level module the class must begin with a capital letter, because `gpt:nano` names a workload and its
-    size.
+    In a top-level module the class must begin with a capital letter, unlike the workload `gpt:nano`.
     """
     head, colon, attribute = name.rpartition(":")
     if not colon or not attribute.isidentifier():
@@ -241,8 +240,8 @@ def _search_working_directory(importer: str) -> None:
 def search_beside(folder: Path, importer: str) -> None:
     """Search a script's folder first for modules, as Python does, or last if everybody can write in it.
 
-    If everybody can write in it, another user may have put a file with the name of any module into it. Then the folder
-    is searched only for the module `importer` and for modules that it imports from this folder.
+    Other users' files may have any module's name, so the folder is then searched only for `importer` and its own
+    imports.
     """
     if _everybody_writes(folder):
         finder, name = _shared(folder), importer.partition(".")[0]
@@ -253,7 +252,7 @@ def search_beside(folder: Path, importer: str) -> None:
 
 
 def is_others(folder: Path) -> bool:
-    """Return whether everybody can write in a folder, or its owner is neither this user nor root."""
+    """Return whether everybody can write in a folder, or a user other than this one and root owns it."""
     return _everybody_writes(folder) or folder.stat().st_uid not in (os.geteuid(), _ROOT)
 
 

@@ -40,8 +40,7 @@ CHANGES = (0.10, 0.05, 0.03, 0.02, 0.01)
 class ResolvedIn:
     """The smallest change, as a fraction, that each way of comparing resolves within `seconds` of measuring.
 
-    The ways are two interleaved sides, two cases in one sweep, and two separate runs. A change is None if too few
-    rounds fit into the time. `two_runs` includes the drift between the two sessions. Each session has half of the time.
+    None if too few rounds fit. `two_runs` has half of the time for each session, and includes the drift between them.
     """
 
     seconds: float

@@ -89,7 +89,7 @@ class Finding:
 
     @property
     def badge(self) -> str:
-        """Return the verdict in a word or two, or an empty string for a note.
+        """Return the verdict in a word or two; empty for a note.
 
         A finding on a claim has the badge `claim`, and a case that is slower than its bound has the badge `cost`.
         """

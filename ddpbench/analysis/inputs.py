@@ -47,9 +47,9 @@ InputVerdict = Literal[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputCase:
-    """A case of an `InputGroup`, the time that its step waits for data, and whether it is input-bound.
+    """A case of an `InputGroup`, its wait for data, and whether it is input-bound.
 
-    `ratio` is the case's step time divided by the twin's, with the interval that decided the verdict.
+    `ratio` is its step time divided by the twin's, with the interval that decided the verdict.
     """
 
     run: CaseRun

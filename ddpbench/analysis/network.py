@@ -98,10 +98,7 @@ def burst_s(case: Case, nominal: float) -> float:
 
 
 def bursts_s(run: CaseRun, nominal: float) -> float:
-    """Return the seconds of traffic that a link sends as bursts in a step: `burst_s` times its number of restarts.
-
-    Each transfer has one or more restarts.
-    """
+    """Return the seconds of a step's traffic that a link sends as bursts: `burst_s` per restart of a transfer."""
     return pieces_of(run) * _BURSTS.get(run.case.algorithm, 1) * burst_s(run.case, nominal)
 
 

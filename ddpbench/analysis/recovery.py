@@ -328,10 +328,7 @@ def loss_difference(curve: Sequence[float], reference: Sequence[float]) -> tuple
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleRates:
-    """A job's samples per second before a failure, while a node is away, and after the last restart.
-
-    A rate is None if it was not measured.
-    """
+    """A job's samples per second before a failure, while a node is away, and after the last restart, or None."""
 
     before: Interval | None = None
     """Rate before the failure."""

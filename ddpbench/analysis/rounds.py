@@ -24,11 +24,8 @@ from ddpbench.records.sessions import UNKNOWN, Sessions
 def width_of(timings: Sequence[Timing], baseline: Sequence[Timing] | None) -> float | None:
     """Return the half-width of the 95 % interval that the stopping rule compares with its target.
 
-    With a baseline, the interval is that of the log ratio to the base case within rounds. The result is None if fewer
-    than three rounds are paired.
-
-    `baseline` is None or empty for a base case itself. The interval is then that of the log of the median launch's step
-    time. The result is None if there are fewer than five launches.
+    With a baseline, it is that of the log ratio within rounds (None for fewer than three). Without one, it is that of
+    the median launch's log step time (None for fewer than five).
     """
     if not baseline:
         step = step_time(timings) if timings else Interval(value=math.nan)

@@ -110,7 +110,7 @@ def _mean(values: Sequence[float]) -> float:
 def loss_points(cases: Sequence[CaseRun]) -> Iterator[LossPoint]:
     """Yield the points of each case's loss curve, averaged over its launches.
 
-    The curve ends where the shortest launch's curve ends, or as soon as all launches have reached the loss.
+    The curve ends with the shortest launch's, or once all launches have reached the loss.
     """
     for run in cases:
         curves = loss_curves_of(run)

@@ -51,8 +51,7 @@ _EPILOG = "exit codes:\n" + "".join(f"  {code:<3}  {text}\n" for code, text in e
 def make_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
     """Return the parser of the command line, without importing anything slow.
 
-    If the first of `words` is not a command of ddpbench, add the command that an installed package registers by that
-    name.
+    If the first of `words` is the command of an installed package, it is added.
 
     Raises:
         RequestError: several packages register that command.

@@ -189,7 +189,7 @@ def out(
 def output_path(text: str) -> Path:
     """Parse the path of an output file; `-` is standard output.
 
-    As the `type` of an argument, this function also tells tests that the argument names an output file.
+    Tests find arguments for output files by this `type`.
 
     Raises:
         ArgumentTypeError: the path ends with a slash, so that it can only be a folder.

@@ -15,12 +15,10 @@ _NOISY = 0.1
 
 
 def resolution_words(plan: Plan, *, shared: bool = False) -> str:
-    """Return, in words, the smallest difference that the planned rounds resolve.
+    """Return, in words, the smallest difference that the planned rounds resolve, or a warning if they are too few.
 
-    If the rounds are too few to distinguish cases, return a warning.
-
-    The rounds are those that fit into `budget.total`, but at most `rounds_max`. The text is empty if there is only one
-    case. `shared` says that other sweeps use the machine too, as in `Plan.estimate_s`.
+    The rounds are those that fit into `budget.total`, at most `rounds_max`. Empty for a single case. `shared` is as in
+    `Plan.estimate_s`.
     """
     from ddpbench.analysis.statistics.judgement import MARGIN, MARGIN_WORDS
     from ddpbench.analysis.statistics.resolution import deviation_resolved, resolved_in_one_sweep

@@ -81,8 +81,7 @@ def as_json(summary: RunSummary, run: RunDir, **more: Any) -> str:
 def table(frame: pd.DataFrame, planned: Mapping[str, Case], width: int) -> list[str]:
     """Return the lines of a table with a row for each case: the settings that distinguish it, and its results.
 
-    Each setting has a column. If the table is too wide even with wrapped cells, a single column has the cases' full
-    names instead, as in a dry run.
+    Settings have columns or, if these are too wide, a single column with the cases' full names.
     """
     cases = [planned[case_id] for case_id in frame["case_id"]]
     records: list[dict[str, Any]] = frame.astype(object).where(frame.notna(), None).to_dict("records")  # type: ignore[assignment]
@@ -187,8 +186,7 @@ def _known(value: Any) -> bool:
 def settings_of(cases: Sequence[Case]) -> list[Setting]:
     """Return the settings other than strategy, ranks and bucket that distinguish these cases.
 
-    A strategy's options are included only if they differ between cases with the same strategy and number of ranks.
-    Emulated links are included only if they differ between the cases that have emulated links.
+    Options are compared within a strategy and number of ranks, links within the cases that have them.
     """
     groups: dict[tuple[str, int], list[Case]] = {}
     for case in cases:

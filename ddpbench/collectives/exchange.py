@@ -73,9 +73,9 @@ def gather_values(
 ) -> list[_Read]:
     """Exchange every rank's value as JSON, and return `read(value)` for each, in rank order.
 
-    All ranks must call this function together. `read` gets a value of None, booleans, finite numbers, strings, lists
-    and dictionaries. It checks the value, and raises a ValueError, TypeError, KeyError or IndexError if no rank would
-    send it. `device` and `group` are as in `gather_bytes`; `most` limits the size of each rank's JSON (bytes).
+    All ranks must call this function together. `read` checks a value (None, booleans, finite numbers, strings, lists
+    and dictionaries), and raises a ValueError, TypeError, KeyError or IndexError if no rank would send it. `device` and
+    `group` are as in `gather_bytes`; `most` limits each rank's JSON (bytes).
 
     Raises:
         ForeignMessageError: a rank's message is too long, not JSON, or rejected by `read`.

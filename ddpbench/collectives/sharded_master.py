@@ -10,8 +10,7 @@ from ddpbench.collectives.base import Collective, shares
 class ShardedMaster(Collective):
     """All-reduce by n masters, each for an n-th of the gradients.
 
-    Every rank sends as many bytes as in a ring, 2(n-1)/n of the gradients, but in two hops. In each hop, a rank
-    exchanges messages with all others at the same time.
+    Every rank sends as many bytes as in a ring, 2(n-1)/n of the gradients, in two hops with all others at once.
     """
 
     name = "sharded_master"

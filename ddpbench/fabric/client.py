@@ -142,9 +142,8 @@ class Fabric:
     def prove(self, *, shared_cores: bool = False) -> FabricProof:
         """Load all links with traffic, phase by phase, and return the rates that the kernel's counters show.
 
-        Links within nodes come first, links between racks last. A phase usually takes about a second. While other
-        processes use the cores, it takes up to half a minute, or some seconds with `shared_cores`. Latency and loss are
-        switched off meanwhile.
+        A phase takes about a second, on busy cores up to half a minute (some seconds with `shared_cores`). Latency and
+        loss are off meanwhile.
 
         Raises:
             FabricError: a link's rate is wrong by more than 5 % (with `shared_cores`, too low by more than a third);

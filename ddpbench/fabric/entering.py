@@ -48,12 +48,10 @@ def stay_readable() -> None:
 
 
 def enter(net_ns: str, user_ns: str = "") -> None:
-    """Move this process into a node of a fabric (an emulated network). Call this right after a fork, before starting
-    threads.
+    """Move this process into a node of a fabric, right after a fork and before starting threads.
 
-    `net_ns` and `user_ns` are the attributes of `RankPlace`. A fabric made without privilege has a user namespace,
-    which is entered first. Entering may clear PR_SET_PDEATHSIG and PR_SET_DUMPABLE, so both are set again. Then the
-    rank still dies with its parent, and debuggers and /proc can still access it.
+    `net_ns` and `user_ns` are the attributes of `RankPlace`. Entering may clear PR_SET_PDEATHSIG and PR_SET_DUMPABLE,
+    so both are set again: the rank dies with its parent, and debuggers and /proc can access it.
 
     Raises:
         OSError: the fabric is gone, or this process has several threads or another user's rights.

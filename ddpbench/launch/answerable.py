@@ -13,9 +13,9 @@ _COMPARED = ("backend", "launcher", "device")
 
 
 def unanswerable(experiment: Experiment, entries: Sequence[PlannedCase], devices: Devices) -> str:
-    """Return why these cases cannot answer the experiment's question on this machine, with advice; empty if they can.
+    """Return why these cases cannot answer the question on this machine, with advice; empty if they can.
 
-    The text is also empty for an experiment with claims, because each claim is decided by its own pairs of cases.
+    Empty for an experiment with claims, which are decided by their own pairs.
     """
     if experiment.claims:
         return ""

@@ -60,10 +60,9 @@ def check_devices(experiment: Experiment, devices: Devices) -> None:
 
 
 def missing_backend(backend: str) -> str:
-    """Return why ranks cannot use this backend on this machine, and what to do.
+    """Return why ranks cannot use this backend here, and what to do; empty if they can.
 
-    The text is empty if ranks can use the backend. It is also empty for backends that depend on GPUs, because
-    these are checked elsewhere.
+    Also empty for backends that depend on GPUs, which are checked elsewhere.
     """
     if backend == "ucc" and not has_ucc():
         return (

@@ -128,10 +128,8 @@ def launcher_lines(nodes: Nodes, run: RunDir) -> Lines:
 def srun(nodes: int, ranks_per_node: int) -> str:
     """Return the srun command that starts one process per rank, called a slot, in a Slurm allocation.
 
-    If one slot fails, srun ends all slots. Slots get the environment in which the command is run, even if the job was
-    given a different one. Slurm does not bind slots to cores; instead, the slots of a node divide the job's cores on
-    this node among their ranks. Therefore the command requests no cores per task: from Slurm 22.05 on, the step would
-    get only the requested cores.
+    If one slot fails, srun ends all. Slots get the command's environment. Slurm does not bind slots; they divide their
+    node's cores among their ranks. So no cores per task are requested, which would limit the step from Slurm 22.05 on.
     """
     return (
         f"srun --nodes={nodes} --ntasks={nodes * ranks_per_node} --ntasks-per-node={ranks_per_node} "

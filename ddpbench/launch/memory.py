@@ -52,7 +52,7 @@ def _gathered(case: Case) -> int:
 
 
 def memory_limit() -> int:
-    """Return the memory of this machine, or the limit of this process's control group if that is lower, bytes."""
+    """Return the memory of this machine or, if lower, the limit of this control group, bytes."""
     total: int = psutil.virtual_memory().total
     return min(total, memory_quota() or total)
 

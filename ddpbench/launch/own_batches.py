@@ -30,9 +30,8 @@ def own_names(experiment: Experiment) -> list[str]:
 def stated_batches(names: Iterable[str]) -> dict[str, int]:
     """Return the batch sizes that users' workloads set, by name.
 
-    No process is started if no class can set a batch.
-
-    A class that cannot be imported is left out; a later inspection reports what is wrong with it.
+    A process is started only if a class may set one. A class that cannot be imported is left out, and reported by a
+    later inspection.
 
     Raises:
         WorkloadError: a class sets a batch size that no case can have.
@@ -60,7 +59,7 @@ def stored_batches(stored: StoredPlan | None) -> dict[str, int]:
 
 
 def may_state_batch(name: str) -> bool:
-    """Return whether a class may set a batch size, according to its file's text; True if the text leaves it open."""
+    """Return whether a class may set a batch size, by its file's text; True if the text leaves it open."""
     attribute = name.rpartition(":")[2]
     tree = tree_of(name)
     if tree is None:

@@ -153,7 +153,7 @@ def check_profile(name: str, own_folder: Path | None) -> None:
 def check_file(name: str, own_folder: Path | None, kind: str = "") -> None:
     """Check that the file in a name such as `mine.py:TopK`, returned by `located`, exists and has the class.
 
-    For a name such as `package.module:TopK`, check that the package exists.
+    Of a name such as `package.module:TopK`, check the package.
 
     Raises:
         ValueError: the file or package does not exist (the message says where a file was looked for), or the

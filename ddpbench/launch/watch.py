@@ -116,8 +116,8 @@ class LaunchRunner:
     ) -> RunningLaunch:
         """Make the launch's directory and return the launch, whose ranks are not started yet.
 
-        `interleaved` describes the launches of this process with which it alternates, if any. The other arguments are
-        as in `run_launch`.
+        `interleaved` describes this process's launches with which it alternates. Other arguments are as in
+        `run_launch`.
 
         Raises:
             OSError: the run directory can no longer be written.

@@ -93,10 +93,9 @@ class NoiseWatch:
         return _Sample(time.monotonic(), busy, steal, _throttled_s())
 
     def tick(self, *, computing: bool) -> None:
-        """Sample the loader workers' CPU times and, if ranks are `computing`, the cores' clocks.
+        """Sample the loader workers' CPU times and, if ranks are `computing`, the cores' clocks, once a second.
 
-        Samples are at least a second apart. Clocks are not sampled while ranks are idle, because an idle core's clock
-        is low without any disturbance.
+        An idle core's clock is low without any disturbance.
         """
         now = time.monotonic()
         if now < self._next_sample:
@@ -180,10 +179,7 @@ def own_cpu_s() -> float:
 
 
 def oom_kills(sys_root: Path = Path("/sys"), proc_root: Path = Path("/proc")) -> int:
-    """Return how often the kernel's out-of-memory killer has struck in this process's control group.
-
-    If no control group counts this, return how often it has struck on this machine.
-    """
+    """Return how often the out-of-memory killer has struck in this control group, or else on this machine."""
     for path in memory_files("memory.events", "memory.oom_control", sys_root, proc_root):
         if counts := _counter(path, "oom_kill"):
             return counts[0]

@@ -20,8 +20,8 @@ _DEV = Path("/dev")
 class Hardware:
     """The cores and GPUs on which ranks can be placed.
 
-    `cores` has the usable logical cores: first one per physical core, then the other hyper-threads. `physical` is the
-    number of physical cores in this process's CPU affinity, or the CPU quota if that is lower.
+    `cores` has the usable logical cores, one per physical core first. `physical` is the number of physical cores in the
+    CPU affinity, or the CPU quota if lower.
     """
 
     cores: tuple[int, ...]

@@ -88,7 +88,7 @@ def look_up(name: str) -> list[str]:
 
 
 def owner_of(address: str, found: Sequence[Interface]) -> Interface | None:
-    """Return the interface with this address; None if there is none. All of 127.0.0.0/8 belongs to loopback."""
+    """Return the interface with this address, or None. All of 127.0.0.0/8 belongs to loopback."""
     for each in found:
         if address in each.addresses:
             return each
@@ -127,10 +127,9 @@ def gloo_choice(
 
 
 def faster_than(chosen: Sequence[Interface], found: Sequence[Interface], env: Mapping[str, str]) -> str:
-    """Describe the fastest interface in words, if its reported rate is at least twice that of gloo's; otherwise `""`.
+    """Describe the fastest interface, if its rate is at least twice that of gloo's; otherwise `""`.
 
-    The result is also `""` if the user chose gloo's interface, or if gloo's interface is loopback or has an unknown
-    rate.
+    Also `""` if the user chose gloo's interface, or if it is loopback or has an unknown rate.
     """
     if len(env.get("GLOO_SOCKET_IFNAME", "")) > 1 or len(chosen) != 1 or chosen[0].name == LOOPBACK:
         return ""

@@ -11,10 +11,7 @@ from ddpbench.strategies import early_imports, load_strategy
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stand:
-    """The cores of a rank and of its loader workers.
-
-    `loader_cores` is empty if the rank has no loader workers or if they use the rank's own cores.
-    """
+    """The cores of a rank and of its loader workers (empty without workers, or if they share the rank's)."""
 
     cores: tuple[int, ...]
     loader_cores: tuple[int, ...] = ()
@@ -69,9 +66,8 @@ FRAMEWORK_VARIABLE = "DDPBENCH_FRAMEWORK"
 def early_env(case: Case) -> Mapping[str, str]:
     """Return the environment variables that must be set before a rank's process imports anything.
 
-    Launches with equal variables share a fork server. An empty value means that the variable must not be set; `applied`
-    removes it. A framework that is imported before ranks are forked gets a separate server. Otherwise its memory would
-    also be counted for ranks of cases that do not use it.
+    Launches with equal variables share a fork server. `applied` removes a variable with an empty value. A framework
+    imported before the fork gets a separate server, to keep it out of other ranks' memory.
     """
     framework = load_strategy(case.strategy).framework if early_imports(case) else ""
     return {

@@ -296,8 +296,7 @@ def write_numbered(path: Path, number: int, content: bytes, is_taken: Callable[[
 def field_lines(data: Mapping[str, Any]) -> str:
     """Return a JSON object as text with one field per line, as in a launch's files.
 
-    The option `indent` of `json.dumps` is avoided, because it creates reference cycles, which would make the memory
-    of a long sweep grow between garbage collections.
+    `json.dumps` with `indent` creates reference cycles, and a long sweep's memory would grow.
     """
     return json.dumps(data, separators=(",\n ", ": ")) + "\n"
 

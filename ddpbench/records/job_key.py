@@ -70,7 +70,7 @@ def job_key(run: RunDir, env: Mapping[str, str]) -> tuple[bytes, str]:
 
 
 def launch_secret(run: RunDir, env: Mapping[str, str], launch: str) -> str:
-    """Return the secret of a launch's ranks, which they derive from the job's key; empty if the key cannot be used.
+    """Return the secret of a launch's ranks, derived from the job's key; empty if the key cannot be used.
 
     `launch` is a text that differs between launches.
 

@@ -81,10 +81,7 @@ def flow_of(op: str) -> Flow:
 
 
 def slots_of(op: str, backend: str) -> int | None:
-    """Return how many operations can run at once in the queue that `op` uses.
-
-    The result is None if the operation has no queue, or if the number is unknown.
-    """
+    """Return how many operations can run at once in the queue of `op`; None without a queue, or if unknown."""
     found = operation_of(op)
     if found is None or found.flow == "pair" or not found.queued:
         return None

@@ -36,11 +36,10 @@ class Noise:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchOutcome:
-    """The outcome of a launch, which the controlling side writes when all ranks of the launch have ended.
+    """The outcome of a launch, written when all its ranks have ended.
 
-    `wall_s` is the time from the request to the last rank's end. `measured_s` is the part of this time that warm-up and
-    measured steps took. `server_s` is the launch's share of its fork server's start-up, plus the time that the server
-    spent on imports for this launch.
+    `wall_s` is the time from the request to the last rank's end, and `measured_s` the part in warm-up and measured
+    steps. `server_s` is the launch's share of its fork server's start-up, with imports for it.
     """
 
     kind: Literal["launch"] = "launch"

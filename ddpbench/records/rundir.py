@@ -347,10 +347,9 @@ def _kind(entry: os.DirEntry[str]) -> int:
 def leading_elsewhere(
     folder: Path, is_folder: Callable[[str], object], is_file: Callable[[str], object]
 ) -> Iterator[tuple[Path, str]]:
-    """Yield the entries of a folder that are not of the kind (folder or regular file) that their names require.
+    """Yield the entries of a folder that are not of the kind that their names require, such as `a link`.
 
-    Each path comes with a description of what the entry is instead, such as `a link`. `is_folder` and `is_file` decide
-    from a name whether it requires a folder or a file.
+    `is_folder` and `is_file` decide from a name whether it requires a folder or a file.
     """
     for name, kind in _entries(folder):
         wanted = stat.S_IFDIR if is_folder(name) else stat.S_IFREG if is_file(name) else None
@@ -487,10 +486,7 @@ class RunDir:
 
     @property
     def merged(self) -> Path:
-        """Return the path of the file that lists the runs from which this run was merged.
-
-        Only merged runs have this file. They cannot be resumed.
-        """
+        """Return the path of the file that lists the runs from which this run was merged, which cannot be resumed."""
         return self.path / "merged.json"
 
     @property
@@ -546,10 +542,7 @@ class RunDir:
         return self.folders(case_id)[0]
 
     def folders(self, case_id: str) -> tuple[list[LaunchDir], list[Path]]:
-        """Return the launches as `launches` does, and paths that look like launches but have invalid names.
-
-        `launch-007` is an example of such a name.
-        """
+        """Return the launches as `launches` does, and paths with invalid names, such as `launch-007`."""
         folder = self.case(case_id)
         launches: list[tuple[int, LaunchDir]] = []
         misnamed: list[Path] = []
@@ -711,9 +704,8 @@ class RunDir:
     def locked(self, holder: str = "a sweep", otherwise: str = "") -> Iterator[None]:
         """Lock the directory for one command. The kernel releases the lock however the command ends.
 
-        The lock's file is removed if this call has created it. While this command has the lock, messages of other
-        commands call this command `holder`. If another command has the lock, the error message tells the user to wait,
-        or to do what `otherwise` says.
+        The lock's file is removed if this call made it. `holder` names this command in others' messages. Under another
+        command's lock, the error tells the user to wait, or what `otherwise` says.
 
         Raises:
             InUseError: another process has the lock.

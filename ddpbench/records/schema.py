@@ -207,9 +207,9 @@ class StepRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommRecord:
-    """A rank's part in one transfer of an instrumented step, from its submission until the rank had its result.
+    """A rank's part in one transfer of an instrumented step, from its submission to its result.
 
-    `op` is a key of `ddpbench.records.operations.OPERATIONS`, or `NAME/FLOW` for an operation of a user's strategy.
+    `op` is a key of `ddpbench.records.operations.OPERATIONS`, or `NAME/FLOW` for a user's strategy.
     """
 
     kind: Literal["comm"] = "comm"
@@ -258,10 +258,9 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossCurve:
-    """Consecutive steps of training to a loss. This training begins with a fresh model and the data's first batch.
+    """Consecutive steps of training to a loss, with a fresh model and from the data's first batch.
 
-    Between two of these records, ranks agree on whether to continue; no record includes the time for this. `samples`
-    is the number of this rank's samples.
+    The time in which ranks agree whether to continue is in no record. `samples` is the number of this rank's.
     """
 
     kind: Literal["curve"] = "curve"

@@ -40,11 +40,10 @@ class Sessions:
             return cls()
 
     def session_of(self, session: str, started_utc: str) -> str:
-        """Return a text that identifies a launch's session, from `session` and `started_utc` in the launch's outcome.
+        """Return a text that identifies a launch's session, from its outcome's `session` and `started_utc`.
 
-        A launch that does not name its session is assigned to a session by its start time. Launches between two
-        recorded sessions come from sessions that were killed before they were recorded. All such launches between the
-        same two sessions count as one session.
+        Without a name, the start time decides. Launches between two recorded sessions count as one session, which was
+        killed.
         """
         started = utc_of(started_utc)
         if session or started is None or not self.spans:

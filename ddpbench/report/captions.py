@@ -27,10 +27,7 @@ def unlike_timed(checks: Checked) -> frozenset[str]:
 
 
 def label_of(rows: Iterable[Row]) -> tuple[str, ...]:
-    """Return a figure's label, which describes the emulation of its rows in phrases; empty if no row was emulated.
-
-    The phrases are those of the row that needs the most phrases.
-    """
+    """Return the phrases on emulation of the row that needs the most; empty if none was emulated."""
     return max((tuple(virtual_words(row.case)) for row in rows), key=_count, default=())
 
 
@@ -44,10 +41,7 @@ def fullest(rows: Sequence[Row]) -> Row:
 
 
 def setting_of(row: Row, *, but: Collection[str] = ()) -> tuple[str, ...]:
-    """Describe a row's setting for captions as a list of phrases, such as its workload, scaling, batch and links.
-
-    The fields in `but` are left out.
-    """
+    """Describe a row's setting for captions, such as its workload, scaling, batch and links, without `but`."""
     case = row.case
     by_field = {
         "workload": workload_of(case),
@@ -152,8 +146,7 @@ def marks_of(
 ) -> list[str]:
     """Return sentences that explain the figure's grey ground and hollow markers, and name missing cases.
 
-    `missing` has the name and reason of each missing case, by case id. Grey ground is shading behind oversubscribed
-    cases. `ground` holds the rows that decide whether the figure has grey ground; if None, `rows` decide.
+    `missing` has name and reason by case id. Oversubscribed rows in `ground` (default: `rows`) give grey ground.
     """
     hollow = ["Hollow markers: emulated or dilated."] if any(row.emulated for row in rows) else []
     return [*not_shown(missing), *grey_ground(rows if ground is None else ground), *hollow]

@@ -66,10 +66,9 @@ def cut(title: str) -> tuple[str, str]:
 
 
 def beneath(caption: str, width_in: float) -> tuple[str, str]:
-    """Split a caption into the sentences that fit beneath a picture, and the remaining sentences.
+    """Split a caption into the sentences that fit beneath a picture of `width_in` inches, and the rest.
 
-    The sentences that do not fit are always the last ones, so a section puts the most important sentences first.
-    `width_in` is the picture's width in inches.
+    The most important sentences come first.
     """
     width = int(_PAGE * note_characters(width_in))
     sentences = sentences_of(caption)

@@ -30,7 +30,7 @@ SHORTEST_LIMIT = 4
 def folded(section: Section, answer: Iterable[Finding]) -> list[bool]:
     """Return, for each of a section's figures, whether a page folds it.
 
-    Of several figures of one kind, such as `waterfall`, `waterfall-2` and so on, only the first may be open.
+    Of figures such as `waterfall`, `waterfall-2` and so on, only the first may be open.
     """
     shut = section.anchor in DETAILS and all(one.evidence != section.anchor for one in answer)
     numbers = range(2, len(section.pictures) + 1)

@@ -110,8 +110,8 @@ class Row(CaseSummary):
 def rows_of(summary: RunSummary) -> list[Row]:
     """Return the cases of a run as typed rows, in the summary's order.
 
-    A case whose throughput must be wrong has the status `IMPOSSIBLE`. If a framework other than torch computes a case's
-    model, the case's `_OVER_BASE` fields are None. Its base case uses torch, so they would compare two frameworks.
+    A case with a wrong throughput has the status `IMPOSSIBLE`. The `_OVER_BASE` fields are None if case and base case
+    use different frameworks.
     """
     withheld = summary.conclusions.checks.withheld
     cases = [summary.planned[one.case_id] for one in summary.by_case]

@@ -82,8 +82,8 @@ class Panel:
     def of_strategies(self, most: int = MOST_SERIES) -> tuple[list[Series], list[str]]:
         """Return one series per strategy and variant, each at one bucket cap, and sentences on what is left out.
 
-        The cap is DDP's default if that was measured, otherwise the smallest measured cap. The choice is fixed,
-        because taking each strategy's best cap would favour the strategy with the most caps.
+        The cap is DDP's default or, if not measured, the smallest: the best cap would favour the strategy with the most
+        caps.
         """
         groups: dict[tuple[Any, ...], dict[float | str | None, list[Row]]] = {}
         for row in self.rows:

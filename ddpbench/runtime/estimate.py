@@ -157,8 +157,8 @@ def report_s(cases: int) -> float:
 def server_starts_s(rounds: int, cases: Iterable[Case], *, shared: bool) -> float:
     """Return the estimated time to start the fork servers of `rounds` rounds (s).
 
-    Each round starts one server per set of environment variables that its cases need. If sweeps share the machine
-    (`shared`), the first round's servers are used in all rounds.
+    A round starts one server per set of environment variables. If sweeps share the machine (`shared`), only the first
+    does.
     """
     kinds = {json.dumps(dict(early_env(case)), sort_keys=True) for case in cases}
     return (min(rounds, 1) if shared else rounds) * len(kinds) * SERVER_START_S

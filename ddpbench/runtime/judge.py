@@ -227,9 +227,8 @@ def conclude(
 ) -> LaunchOutcome:
     """Judge a launch whose ranks have all ended, and write its outcome to the launch's directory.
 
-    `session` is the id of the sweep that ran the launch; launches of different sessions are not paired. While the
-    launch waited for other launches to compute, `noise` counted their load as foreign. So the foreign share is set to 0
-    if the launch waited, unless `foreign_known` is true.
+    `session` is the id of the sweep; launches of different sessions are not paired. If the launch waited for others,
+    the foreign share of `noise` is theirs and set to 0, unless `foreign_known`.
 
     Raises:
         LaunchError: a rank could not write its records.

@@ -68,8 +68,7 @@ def _rounds(cases: int, rounds_min: int, rng: random.Random) -> Iterator[Positio
 def construct_three(cases: int) -> tuple[Positions, Positions, Positions]:
     """Return three orders of k cases with equal position sums, 3(k-1)/2; if k is even, sums differ from that by 1/2.
 
-    The first order counts up. The second is chosen so that the sums of the first two are all different, and the third
-    completes the sums. In these orders most cases follow the same case twice, so the orders of `_search` are better.
+    In these orders most cases follow the same case twice, so those of `_search` are better.
     """
     first = list(range(cases))
     half = (cases + 1) // 2

@@ -22,8 +22,8 @@ class Room:
     def tell(self, when: str, left_s: float, number: int, done: Done, expected: Expected) -> None:
         """Warn the user if the number of planned rounds that fit into the budget has changed since the last call.
 
-        If all rounds fit now, send a note instead of a warning. `left_s` is the time left in the budget, round `number`
-        is the next one, and the message begins with `when`.
+        If all fit now, it is a note. `left_s` is the time left, round `number` is next, and the message begins with
+        `when`.
         """
         budget = self._budget
         if number >= budget.rounds_min or not done.rounds_todo(budget.rounds_min):

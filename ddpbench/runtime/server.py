@@ -151,8 +151,8 @@ class ServerProcess(ServerLane, AbstractContextManager["ServerProcess"]):
     ) -> None:
         """Start the server and wait until it is ready.
 
-        `waiting` is called about every second while the server starts, prepares ranks or examines something. Pass
-        `log_stays=False` if the log's folder will be removed, so that errors do not refer to the log.
+        `waiting` is called about every second of a wait. Pass `log_stays=False` if the log's folder will be removed, so
+        that errors do not refer to it.
         """
         super().__init__(self, 0)
         self._waiting = waiting

@@ -29,10 +29,7 @@ class Session:
 def note_session(
     run: RunDir, session: Session, *, wall_s: float, measured_s: float, launches: int, stop_reason: str
 ) -> str:
-    """Add the entry of an ended session to the run's `sessions.json`; return `""`.
-
-    If the file was damaged, replace it, and return a sentence that says so.
-    """
+    """Add the entry of an ended session to the run's `sessions.json`; return `""`, or a sentence if it was damaged."""
     sessions: list[dict[str, Any]] = []
     problem = ""
     try:

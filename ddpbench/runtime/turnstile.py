@@ -285,7 +285,7 @@ class Turn:
         return self._ask("take", waiting, f" {place}")
 
     def offer(self, waiting: Callable[[], None] = lambda: None) -> int:
-        """If another side is waiting, give that side the turn and wait for the next turn; return the time waited (ns).
+        """If another side is waiting, give it the turn and wait for the next; return the time waited (ns).
 
         `waiting` is called about every second.
 
@@ -295,7 +295,7 @@ class Turn:
         return self._ask("offer", waiting)
 
     def meet(self, waiting: Callable[[], None] = lambda: None) -> int:
-        """Like `offer`, but also wait until the other sides' launches at the same place have called `meet` or ended."""
+        """Do as `offer`, and also wait until the sides' launches at the same place have called `meet` or ended."""
         return self._ask("meet", waiting)
 
     def give(self) -> None:

@@ -100,10 +100,9 @@ class Seen:
         return self.ended_at is not None and now - self.ended_at > REAP_S
 
     def explain_hang(self, stopped: Sequence[int], timeout_s: float, setting: str) -> None:
-        """Record which rank delays the other ranks, and a message that says so.
+        """Record which rank delays the others, in a message too.
 
-        `stopped` lists ranks that a signal has stopped. `setting` names the setting by which a user allows a longer
-        wait.
+        `stopped` lists ranks that a signal has stopped. `setting` is the one that allows a longer wait.
         """
         if stopped:
             self.hung_rank = stopped[0]

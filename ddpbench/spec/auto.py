@@ -16,10 +16,10 @@ _THREADS, _ALL = "threads_per_rank", "all"
 def resolve(experiment: Experiment, devices: Devices) -> Experiment:
     """Return the experiment with `auto` and `all` replaced by values for this machine.
 
-    The world size `auto` becomes 1 and the world sizes of the fabric's layouts. `left_out` names the powers of two that
-    do not fit. Without layouts, `auto` becomes 1, 2, 4 ... up to the number of the fabric's nodes, or else up to the
-    number of ranks that the devices can run. The device and the backend `auto` become those of the machine, or cpu and
-    gloo if links are emulated. On CPUs, `all` threads becomes the number of cores.
+    The world size `auto` becomes 1 and the world sizes of the fabric's layouts (`left_out` names others). Without
+    layouts, it becomes 1, 2, 4 ... up to the fabric's nodes, or the ranks that the devices can run. The device and the
+    backend become the machine's, or cpu and gloo for emulated links. On CPUs, `all` threads becomes the number of
+    cores.
     """
     base, axes, exclude = experiment.base, dict(experiment.axes), experiment.exclude
     automatic = "cpu" if experiment.emulates else devices.kind  # emulated links do not connect GPUs
@@ -77,10 +77,9 @@ def _counted(values: Sequence[Any], count: int | None) -> list[Any]:
 
 
 def left_out(experiment: Experiment) -> str:
-    """Return a sentence about the powers of two that `auto` leaves out because they do not fit the fabric's layouts.
+    """Return a sentence about the powers of two that do not fit the fabric's layouts; empty if all do.
 
-    Return an empty text if all powers of two fit. If world sizes and nodes are both axes, `auto` means one rank per
-    node, and the sentence says this instead.
+    If world sizes and nodes are both axes, it says that `auto` means one rank per node.
     """
     fitting = _fitting(experiment)
     if not fitting or "auto" not in experiment.axes.get("world_size", []):

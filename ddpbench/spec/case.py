@@ -331,7 +331,7 @@ class Case:
 
     @property
     def workload_with_options(self) -> str:
-        """Return the workload's name followed by its options, if it has any, because options may change the model."""
+        """Return the workload's name and options, because options may change the model."""
         given = self.workload_options_json
         return self.workload if given == "{}" else f"{self.workload} {given}"
 

@@ -23,8 +23,7 @@ def settings_apart(
 ) -> str:
     """Describe the settings in which the texts of two experiments differ: `budget.total: 60.0 before, 90.0 now`.
 
-    If many settings differ, only the first are named. The result is empty if only settings in `ignored` differ, or if
-    one of the texts is missing or cannot be read.
+    Of many, only the first are named. Empty without a difference outside `ignored`, or if a text cannot be read.
     """
     if not before or not now:
         return ""

@@ -90,8 +90,7 @@ def parse_experiment(
 ) -> Experiment:
     """Build an experiment from its TOML text, after applying overrides.
 
-    `name` is used if the text does not set `name`. `on_note` is called with a sentence for each setting in the text
-    that an override replaces, for example if `base.X` replaces the axis X.
+    `name` replaces a missing `name`. `on_note` gets a sentence for each setting that an override replaces.
 
     Raises:
         ExperimentError: the text is not TOML, or has invalid settings, all of which are listed.

@@ -31,8 +31,8 @@ from ddpbench.user_files import is_import_path, process_kept
 def expand(experiment: Experiment, catalog: Catalog, devices: Devices) -> list[PlannedCase]:
     """Return the experiment's cases in the order of its axes, with missing base cases of speed-ups added.
 
-    `auto` and `all` are replaced as by `resolve`. Combinations that differ only in a setting that their strategy does
-    not use become one case.
+    `auto` and `all` are replaced as by `resolve`. Combinations become one case if they differ only in a setting that
+    their strategy ignores.
 
     Raises:
         ExperimentError: a combination cannot be a case, a claim cannot be decided, or no case is left; all problems

@@ -70,9 +70,9 @@ def _meanings(override: str) -> list[list[str]]:
 
 
 def contradiction(overrides: Iterable[str]) -> tuple[str, str] | None:
-    """Return the first pair of overrides in which the second replaces a value of the first; None without such a pair.
+    """Return the first override and a later one that replaces its value; None without such a pair.
 
-    Bare names of options are compared as they are, because their strategy or workload depends on the experiment.
+    Bare names of options are compared as they are, because their owner depends on the experiment.
     """
     given = GivenSettings()
     return next((twice for text in overrides if (twice := given.add(text))), None)

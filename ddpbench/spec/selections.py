@@ -49,7 +49,7 @@ def variable_of(axis: str) -> str:
 
 
 def axis_field(name: str, models: Models) -> FieldInfo | None:
-    """Return the model field of the setting that an axis varies; None if the setting does not exist.
+    """Return the model field of the setting that an axis varies; None if there is none.
 
     It may be a field of `Base` or of the fabric (`fabric.bandwidth`), an environment variable (`env.NCCL_ALGO`), or an
     option (`options.ddp.X`, `options.train.py.X`).

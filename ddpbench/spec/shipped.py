@@ -29,9 +29,8 @@ def with_known_history(
 ) -> tuple[PlannedClaim, ...]:
     """Return a run's claims with their histories.
 
-    If the run's plan has no histories, take the histories from the shipped experiment of the same name. A history
-    belongs to a claim if one of its entries has the run's id and the claim's wording. This entry becomes a
-    `JudgedAgain`, with the verdict that the run had when the history was written. Later entries are left out.
+    Missing histories come from the shipped experiment of the same name, if an entry has the run's id and the claim's
+    wording. That entry becomes a `JudgedAgain`, and later ones are left out.
     """
     if not run_id or not claims or any(claim.number is not None or claim.history for claim in claims):
         return tuple(claims)

@@ -39,9 +39,9 @@ COARSEST_ROUNDOFF = 0.125
 
 
 class CannotTrainError(Exception):
-    """Raised if a strategy cannot train the given model. The message says why.
+    """A strategy cannot train the given model; the message says why.
 
-    A replica raises this error on all ranks, when it is built or in its first step. The case is then skipped.
+    A replica raises it on all ranks, when built or in its first step, and the case is skipped.
     """
 
 
@@ -266,8 +266,7 @@ class OrderedReplica(Replica):
     def log(self) -> list[tuple[int, int]]:
         """Return an entry (rank, version) for every update, in order. Empty on ranks other than 0.
 
-        `rank` sent the gradient. `version` is the number of updates that the parameters had received when that rank
-        computed the gradient.
+        `rank` sent the gradient, for parameters that had received `version` updates.
         """
 
 
@@ -423,8 +422,8 @@ class Strategy(ABC, Generic[OptionsT]):
     def dealt(self, case: Case, rank: int) -> tuple[int, int]:
         """Return which part of a step's samples this rank trains on, as (index of the part, number of equal parts).
 
-        Several ranks may take the same part. Every part is taken by some rank. Rates are always computed from
-        `case.local_batch` samples per rank and step.
+        Several ranks may take one part, and some rank takes every part. Rates assume `case.local_batch` samples per
+        rank and step.
         """
         if self.whole_batches:
             return 0, 1

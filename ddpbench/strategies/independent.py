@@ -8,7 +8,7 @@ from ddpbench.strategies.local import LocalReplica
 
 
 class Independent(Strategy[NoOptions]):
-    """Every rank trains by itself. If ranks are slower than `single`, the reason is that they share hardware."""
+    """Every rank trains by itself; if ranks are slower than `single`, they share hardware."""
 
     name = "independent"
     role = "bound"

@@ -23,9 +23,8 @@ Replicate = Callable[..., tuple[nn.Module, dict[torch.Tensor, torch.Tensor]]]
 class ThreadedModule(nn.Module):
     """A module that splits the arguments of each call along the first dimension, and joins its replicas' outputs.
 
-    Replicas are made for each call. Backward walks each replica's graph in its own thread, and sums the replicas'
-    gradients into the module's parameters, as torch.nn.DataParallel does on GPUs. Outputs may be tensors, or tuples,
-    lists and dictionaries of tensors.
+    As in torch.nn.DataParallel on GPUs, replicas are made for each call, and backward sums their gradients into the
+    module's parameters. Outputs may be tensors, or tuples, lists and dictionaries of tensors.
     """
 
     def __init__(self, module: nn.Module, count: int, on_all: OnAll, replicate: Replicate) -> None:

@@ -57,10 +57,9 @@ class Traits:
 
     @property
     def exact(self) -> bool:
-        """True if comparisons with the strategy need no caveat, because it trains like a single process.
+        """True if every step is proved to equal a single process's, so that comparisons need no caveat.
 
-        A strategy is exact if every step is proved to equal a single process's step. The base case and the upper bound
-        also need no caveat; they exchange nothing by design.
+        The base case and the upper bound, which exchange nothing, need none either.
         """
         return self.promise == "gradients" or (self.promise == "nothing" and self.role in ("base", "bound"))
 

@@ -64,8 +64,8 @@ class JobPlace:
 class SlotPlace:
     """Rank, node and store address of a slot, a process that runs one rank of each launch of a plan.
 
-    torchrun, srun or a user starts the slots. `node` is the launcher's name for the node, or empty. If `agent_store`,
-    torchrun serves the store at `master_addr`:`master_port`; otherwise slot 0 serves it.
+    `node` is the launcher's name for the node, or empty. If `agent_store`, torchrun serves the store at
+    `master_addr`:`master_port`; otherwise slot 0 does.
     """
 
     rank: int

@@ -22,10 +22,8 @@ OptionsT = TypeVar("OptionsT", bound=BaseModel)
 class Workload(ABC, Generic[OptionsT]):
     """Base class of workloads, each of which has a model, data, a loss and an optimizer.
 
-    Each workload of this package has a file and a line in `workloads.TABLE`. `size` is the part after the colon of a
-    name such as `gpt:nano`, or "". `for_case`, `check` and `pieces` must not import torch, because processes without
-    torch call them. The other methods run in a rank and may import torch. For the same seed, the model and the data
-    must be the same in every rank.
+    `size` is the part after the colon of a name such as `gpt:nano`, or "". `for_case`, `check` and `pieces` must not
+    import torch. For the same seed, the model and the data must be the same in every rank.
     """
 
     name: ClassVar[str]

@@ -52,7 +52,7 @@ def lacks(found: type[Any]) -> str:
 
 
 def batch_of(found: type[Any]) -> int | None:
-    """Return the local batch size in a class's attribute `batch`; None without the attribute, or if it is a method.
+    """Return the local batch size in a class's attribute `batch`; None for a method, or without it.
 
     Raises:
         ValueError: the value is not a positive int.
@@ -68,7 +68,7 @@ def batch_of(found: type[Any]) -> int | None:
 def check_updates(found: type[Any]) -> None:
     """Refuse a class with `step` and `before_update` if none of its methods mentions `before_update`.
 
-    A class that makes its own steps must call `before_update` itself, because nothing else does.
+    Such a class must call it itself.
 
     Raises:
         ValueError: the class is refused.
@@ -230,8 +230,8 @@ def _unpickled(own: type[Any], instance: Any) -> PlainWorkload:
 def options_of(own: type[Any]) -> type[BaseModel]:
     """Return a pydantic model of the keyword arguments of a class's constructor, with their types and defaults.
 
-    An argument without a default is required. `**others` in the signature allows any name. If a type cannot be
-    evaluated, for example because it is imported only under TYPE_CHECKING, any value is accepted.
+    An argument without a default is required. `**others` allows any name. A type that cannot be evaluated allows any
+    value.
     """
     fields: dict[str, Any] = {}
     others = False

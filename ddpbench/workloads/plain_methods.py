@@ -10,8 +10,7 @@ from typing import Any
 def method_of(own: Any, name: str) -> Callable[..., Any]:
     """Return the attribute `name` of the user's object `own` as a callable to call without `self`.
 
-    A method is returned bound to the object. A function from elsewhere that the class has assigned (`model =
-    build_model`) is returned unbound, unless its first parameter is `self`.
+    A function that the class has assigned (`model = build_model`) stays unbound, unless its first parameter is `self`.
     """
     found = inspect.getattr_static(own, name, None)
     if not inspect.isfunction(found) or name in vars(own):

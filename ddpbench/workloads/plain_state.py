@@ -20,11 +20,10 @@ data.
 
 
 def copy_of(own: Any, memo: dict[int, Any]) -> Any:
-    """Return a copy of a user's object with its state.
+    """Return a copy of a user's object with its state, or the original if it cannot be copied.
 
-    `memo` is as in `copy.deepcopy`; objects listed in it are not copied. The copy shares datasets, large objects and
-    objects that cannot be copied, such as open files, with the original. If the user's object itself cannot be copied,
-    return the original.
+    `memo` is as in `copy.deepcopy`. The copy shares datasets, large objects and what cannot be copied, such as open
+    files.
     """
     try:
         made = copy.copy(own)

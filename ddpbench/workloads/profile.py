@@ -173,7 +173,7 @@ class Profile(BaseModel, extra="forbid", frozen=True):
     def order(self) -> tuple[int, ...]:
         """Return the parameters' indices in the order in which their gradients become ready.
 
-        If several gradients are ready at the same time, the model's last parameter comes first, as in backward.
+        Of equal times, the model's last parameter comes first, as in backward.
         """
         moments = [parameter.ready_s.mean for parameter in self.parameters]
         return tuple(sorted(range(len(moments)), key=lambda number: (moments[number], -number)))

@@ -30,7 +30,6 @@ class Branched(nn.Module):
     """Perceptrons that all get the same context, and a head that joins them.
 
     Maps uint8 contexts [batch, context] to logits [batch, vocabulary]. `units` has the width of each layer of a branch.
-    The GELU of a branch's last layer is in the head.
     """
 
     def __init__(self, *, branches: int, context: int, units: tuple[int, ...], vocabulary: int) -> None:

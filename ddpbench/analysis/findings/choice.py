@@ -80,7 +80,7 @@ class Choice:
 
     @property
     def behind(self) -> list[tuple[CaseRun, Interval]]:
-        """Return the other ranked cases, each with its step time divided by that of the fastest other case."""
+        """Return the other ranked cases, each with its step time divided by that of the fastest other."""
         return [(run, self.standings[run.case_id].ratio) for run in self.ranked if run is not self.chosen]
 
 

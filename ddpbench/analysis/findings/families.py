@@ -84,10 +84,7 @@ class Families:
         return judged.comparisons if b.case_id in a.claimed else family.size * (family.size - 1) // 2
 
     def judge_one_process(self) -> Judgement | None:
-        """Return the judgement of the reference case compared with one process that has about as many threads.
-
-        None if either case is missing.
-        """
+        """Compare the reference case with one process of about as many threads; None if either case is missing."""
         return judge_pair(*self.one_process, self._alpha) if self.one_process is not None else None
 
     def standings(self, runs: Sequence[CaseRun]) -> dict[str, Standing]:

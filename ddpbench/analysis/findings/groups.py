@@ -17,8 +17,7 @@ MOST_PANELS = 3
 def panels(cases: Iterable[CaseRun]) -> list[list[CaseRun]]:
     """Return the cases in panels, which are groups of comparable cases.
 
-    Single ranks and independent ranks use no link, so the network does not affect them. They are in the panels of all
-    networks.
+    Single and independent ranks, which use no link, are in the panels of all networks.
     """
     every = list(cases)
     groups = grouped(every, lambda run: grouping.panel(run.case))
@@ -166,10 +165,9 @@ def _largest(members: Sequence[CaseRun]) -> int:
 
 
 def with_one_process(cases: Sequence[CaseRun]) -> tuple[CaseRun, CaseRun] | None:
-    """Return the reference case, and the one-process case that uses about as many cores through threads.
+    """Return the reference case of the first panel, and the one-process case with about as many threads.
 
-    The reference is taken from the first group of comparable cases. None if the reference's launcher measured no
-    one-process case of this kind.
+    None if the reference's launcher measured no such case.
     """
     if len({run.case.threads_per_rank for run in cases}) < 2:
         return None

@@ -26,9 +26,9 @@ MOST = 3
 def input_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """Return at most `MOST` findings that say whether cases wait for input.
 
-    Each group that has a case with its data in memory gets one finding. Input-bound groups come first, ordered by how
-    much loading lengthens a step. The other groups follow, ordered by their number of ranks. All groups without a case
-    in memory share a last finding. Cases without separate cores for each rank are also judged, but have no finding.
+    A group that has a case with its data in memory gets one finding; all others share the last. Input-bound groups come
+    first, by how much loading lengthens a step, then the others by ranks. Cases that share cores are judged, but have
+    no finding.
     """
     groups = _fair(cases)
     paired = [group for group in groups if group.memory is not None and group.loaded]

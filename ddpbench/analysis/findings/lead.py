@@ -34,9 +34,8 @@ _Pair = tuple[tuple[str, str], tuple[str, str]]
 def lead_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """Return at most `MOST` findings on DDP's lead over a master, at the largest number of ranks.
 
-    If there are several networks, the findings are on those with the largest and the smallest lead. Each finding
-    compares four cases that differ only in algorithm (a ring or a master) and schedule. The fourth, a master that
-    overlaps with backward, may be missing. Ratios are within rounds, and cases that share no rounds are not compared.
+    Of several networks, those with the largest and the smallest lead are described. Four cases are compared within
+    rounds: ring or master, with or without overlap (the master's may be missing).
     """
     families = Families(cases)
     able = [

@@ -81,7 +81,7 @@ def called(run: CaseRun, family: Iterable[CaseRun], more: Iterable[str] = ()) ->
 
 
 def launch_tags(rounds: int, comparisons: int = 1) -> tuple[str, ...]:
-    """Return tags with the number of launches of each case and, if there are several comparisons, their correction."""
+    """Return tags with the launches per case and, for several comparisons, their correction."""
     corrected = (f"corrected for {comparisons} comparisons",) if comparisons > 1 else ()
     return (f"{rounds} launch{'es' if rounds != 1 else ''} each", *corrected)
 

@@ -69,8 +69,8 @@ def links_carry(case: CheckedCase) -> Iterable[Bounded]:
 def bus_bandwidth(case: CheckedCase) -> Iterable[Bounded]:
     """Yield the rate at which an operation's payload passes a node's link, which is at most the link's rate.
 
-    The rate is computed per launch and operation, over transfers of all sizes. If transfers overlap, their total time
-    is exact, but its division among sizes is an estimate.
+    The rate is per launch and operation, over all sizes, because overlapping transfers divide their time only by
+    estimate.
     """
     job, parts = case.run.case, case.run.parts
     links = links_of(job.fabric)
@@ -120,8 +120,7 @@ def bytes_over_a_link(case: Case, op: str, size: float, ranks: int) -> float | N
 def network_time(case: CheckedCase) -> Iterable[Bounded]:
     """Yield the network time of a step, with the least time that its bytes need and the step's window as bounds.
 
-    The window lasts from when the first rank enters the step to when the last leaves it. With many ranks on few cores,
-    ranks enter at very different times.
+    The window lasts from the first rank's entry to the last rank's exit.
     """
     job, parts = case.run.case, case.run.parts
     links = links_of(job.fabric)
@@ -162,10 +161,9 @@ def _least_network_s(case: CheckedCase, links: Links) -> float | None:
 
 
 def sent_as_by_formula(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the bytes that the busiest rank sent, for ddpbench's own algorithms. They must equal the formula's bytes.
+    """Yield the bytes that the busiest rank sent by ddpbench's own algorithms, which must equal the formula's.
 
-    Each message is counted exactly. The tolerance allows for chunks that are rounded up to whole numbers of up to 8
-    bytes, in each message of each bucket.
+    The tolerance allows for chunks rounded up to whole numbers of up to 8 bytes, in each message.
     """
     job, parts, size = case.run.case, case.run.parts, _aggregated(case)
     if parts is None or parts.sent_bytes is None or not size or job.algorithm not in COLLECTIVES:

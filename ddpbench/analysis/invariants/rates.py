@@ -59,10 +59,9 @@ def _equal(what: str, seen: float, wanted: float) -> Bounded:
 
 
 def within_the_machine(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the share of the cores' time that the case used, and its share of a GPU's peak operations.
+    """Yield the shares of the cores' time and of a GPU's peak operations that the case used, which are at most 1.
 
-    Both are at most 1. In full precision, the second share may be larger, because the peak is the one for float32 but
-    cuDNN's convolutions use the faster TF32.
+    In full precision, cuDNN's TF32 convolutions may exceed the float32 peak.
     """
     mfu = case.result.mfu
     if case.result.paced:
@@ -92,10 +91,9 @@ def held_in_memory(case: CheckedCase) -> Iterable[Bounded]:
 
 
 def at_most_the_ranks(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the case's speed-up, which is at most its number of ranks.
+    """Yield the speed-up, which is at most the number of ranks, of cases whose model torch computes.
 
-    Cases whose model another framework computes are left out. The rule is broken if the entire interval is above the
-    number of ranks, or if the value is far above it.
+    The rule is broken if the entire interval, or far above it the value, exceeds the bound.
     """
     if traits_of(case.run.case).engine != "torch":
         return
@@ -119,9 +117,9 @@ def caches_cannot_explain(case: CheckedCase, number: Bounded) -> bool:
 
 
 def under_the_bound(case: CheckedCase) -> Iterable[Bounded]:
-    """Yield the case's step time divided by the step time of independent ranks. This ratio is at least 1.
+    """Yield the step time divided by that of independent ranks, which is at least 1.
 
-    The rule is broken if the entire interval of the ratio, paired by round, is below 1, or if the value is far below 1.
+    The rule is broken if the entire interval, paired by round, is below 1, or if the value is far below.
     """
     bound = case.bound
     if bound is None or not is_bounded(case.run.case):

@@ -98,8 +98,7 @@ def instrumented_may_differ(case: CheckedCase) -> float | None:
 def single_steps(case: CheckedCase) -> Iterable[Bounded]:
     """Yield each launch's mean step, with its shortest and longest single step as bounds, and a check of their number.
 
-    The steps of all ranks that take samples are counted, so their number must be a multiple of the number of timed
-    steps.
+    Steps of all ranks are counted, so their number must be a multiple of the timed steps.
     """
     for launch in case.run.good:
         timing, steps = launch.timing, launch.step_ns

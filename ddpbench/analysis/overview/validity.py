@@ -77,10 +77,7 @@ def validity_sentences(
     stop_reason: str,
     path: str,
 ) -> Iterable[str]:
-    """Yield sentences that say what limits the numbers of a run's cases.
-
-    Sentences that hold for almost every run come last, because a page folds all but the first few.
-    """
+    """Yield sentences on what limits the numbers of a run's cases, those that hold for almost every run last."""
     cases = [one.run for one in results]
     measured = [case for case in cases if case.timings]
     if not measured:

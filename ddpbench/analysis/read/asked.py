@@ -66,8 +66,7 @@ def _asked(case: Case) -> dict[str, Sequence[str]]:
 def largest_bucket_bytes(launch: Launch, case: Case) -> tuple[int, float] | None:
     """Return the bytes of a launch's largest bucket and the limit on them; None if either is unknown.
 
-    DDP closes a bucket once it has reached the cap, so a bucket has at most the bytes of the cap plus those of the
-    largest gradient.
+    DDP closes a bucket once it has reached the cap, so the limit is the cap plus the largest gradient.
     """
     largest = launch.largest_gradient_bytes
     if not launch.bucket_bytes or largest is None or case.bucket_cap_mb is None:

@@ -16,8 +16,7 @@ from ddpbench.units import with_minus
 class FabricRun:
     """An emulated network of a run. Fields that the file lacks are empty or None.
 
-    Rates (bit/s) are those of the actual links. If computation is dilated, these links are slower than the nominal
-    ones.
+    Rates (bit/s) are those of the actual links, which dilation slows down.
     """
 
     links: str

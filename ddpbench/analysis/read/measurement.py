@@ -66,7 +66,7 @@ CLOCK_LIMIT = 0.05
 class LaunchMeasurement:
     """The measuring launch in a folder, with its instrumented steps.
 
-    `launch` is None if the launch is unfinished, or if the folder has the files of a different launch.
+    `launch` is None if it is unfinished, or if the files are another launch's.
     """
 
     launch: Launch | None = None

@@ -109,7 +109,7 @@ class Breakdown:
         return median_launch([math.fsum(row) for row in zip(*columns, strict=True)])
 
     def overlap_interval(self) -> Interval | None:
-        """Return `overlap_fraction` with its 95 % interval over launches that communicate; None if no launch does."""
+        """Return `overlap_fraction` with its 95 % interval over launches that communicate, or None."""
         totals = zip(self.totals.get("overlapped", ()), self.totals.get("comm", ()), strict=True)
         fractions = [overlapped / comm for overlapped, comm in totals if comm > 0]
         return median_launch(fractions) if fractions else None

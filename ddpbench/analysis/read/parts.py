@@ -34,7 +34,7 @@ class RankSteps:
 
     @classmethod
     def of(cls, steps: Sequence[StepRecord], transfers: Sequence[CommRecord], host: str = "") -> RankSteps:
-        """Return a rank's steps, with its transfers divided into those before the first step and all others."""
+        """Return a rank's steps and its transfers, apart from those before the first step."""
         first = min((step.step for step in steps), default=0)
         return cls(
             steps=steps,
@@ -144,8 +144,8 @@ def whole_transfers(parts: TransferParts, processes: Ints) -> WholeTransfers:
     """Return the complete transfers, which have every rank's part.
 
     `processes` has, for each launch, the number of ranks in a transfer whose records do not state it. Transfers of one
-    step, bucket and operation are distinguished by their order. A transfer between only two ranks may be identified by
-    a number instead of its step, because the two ranks may be in differently numbered steps.
+    step, bucket and operation are numbered in order. Two ranks may identify theirs by a number, as their steps may
+    differ.
     """
     between_two = parts.between_two
     name = (np.where(between_two, NONE, parts.step), parts.bucket, parts.op, parts.message)

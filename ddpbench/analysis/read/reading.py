@@ -21,10 +21,9 @@ _AT_ONCE = 25
 def read_cases_of(
     run: RunDir, plan: StoredPlan, others: Others = NOBODY, progress: OnProgress = ignore_progress
 ) -> list[CaseRun]:
-    """Read all cases like `read_cases`, but with several processes if there are many cases.
+    """Read all cases like `read_cases`, but many of them with several processes.
 
-    Processes in `others` are reused. If `others` is empty, new processes are started for this call. If reading fails in
-    another process, this process reads its cases.
+    Processes in `others` are reused, or new ones are started. Cases that fail in one are read here.
     """
     if len(plan.cases) < WORTH_SHARING:
         return judged(read_unjudged(run, plan, progress))

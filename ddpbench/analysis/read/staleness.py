@@ -16,7 +16,7 @@ MOST = 4
 
 
 def added(counts: Iterable[Sequence[int]]) -> tuple[int, ...]:
-    """Add several counts by staleness, such as the counts of blocks or launches; empty if `counts` is empty.
+    """Add counts by staleness, such as those of blocks; empty without counts.
 
     `counts[i][s]` is the number of gradients with staleness s in block or launch i.
     """

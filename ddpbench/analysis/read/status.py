@@ -80,20 +80,16 @@ def _are_enough(launches: Sequence[Launch], rounds_min: int, *, spent: bool) -> 
 
 
 def going_on(path: Path, *, merged: Sequence[MergedRun] = ()) -> str:
-    """Say how to resume a run or, if a process is measuring the run now, which process this is.
-
-    Arguments are those of `resume_command`.
-    """
+    """Say how to resume a run, or which process is measuring it now. Arguments are those of `resume_command`."""
     if holder := held_elsewhere(RunDir(path)):
         return f"it is being measured by {holder}"
     return f"resume with: {resume_command(path, merged=merged)}"
 
 
 def resume_command(path: Path | str, *flags: str, merged: Sequence[MergedRun] = (), instead: str = "") -> str:
-    """Return a text with the command that resumes a run.
+    """Return a text with the command that resumes a run: a sweep, a submission, or a launcher's lines.
 
-    The command is a sweep, the submission that the run is part of, or the lines for its nodes' launcher. For a merged
-    run, the text has the commands that resume its sources, and tells the user to merge them again.
+    For a merged run, it has the commands for the sources, to be merged again.
 
     Args:
         path: the run directory.

@@ -44,11 +44,10 @@ class BlockTimes(NamedTuple):
 
 
 def time_blocks(number: int, ranks: Sequence[Mapping[int, BlockTimes]]) -> Timing | None:
-    """Return a launch's timing from each rank's blocks of one phase, by index.
+    """Return a launch's timing from each rank's blocks of one phase, by index (see the module's docstring).
 
-    The module's docstring has the definition. In the result, `steps` and `samples` are totals over all blocks, and
-    `time_s` is the time that they take at the job's rate. None if no block is recorded by every rank, or no rank has
-    samples.
+    `steps` and `samples` are totals, and `time_s` is their time at the job's rate. None if no block is recorded by
+    every rank, or no rank has samples.
     """
     shared = set.intersection(*(set(blocks) for blocks in ranks)) if ranks else set()
     trainers = [

@@ -91,10 +91,9 @@ class PartChange:
 class Change:
     """A case on both sides, and the verdict on its change.
 
-    `ratio` is the new time per sample divided by the base's, with the interval that decided the verdict. If the sides
-    were interleaved, `ratio` is that of the typical round, and otherwise the ratio of geometric means. The quotient
-    of `new_step` and `base_step` is always the ratio of geometric means. `rounds` is the number of interleaved
-    rounds, or otherwise the number of launches of the side with fewer. `reason` says why a case is not comparable, or
+    `ratio` is the new time per sample divided by the base's, with the interval that decided the verdict: of the typical
+    round if the sides were interleaved, otherwise of geometric means, like `new_step` and `base_step`. `rounds` is the
+    number of interleaved rounds, or of launches of the side with fewer. `reason` says why a case is not comparable, or
     what its verdict is based on.
     """
 
@@ -237,8 +236,8 @@ class Changes:
     def wanted_s(self) -> float | None:
         """Return the seconds that an interleaved comparison takes to resolve `wanted` in all `unresolved` cases.
 
-        All of these cases are to be resolved together with probability `POWER`, so each of several cases needs a
-        higher probability. None if a case takes more rounds than allowed, or its scatter is unknown.
+        All of them together have the probability `POWER`. None if a case takes more rounds than allowed, or its scatter
+        is unknown.
         """
         power = power_of_each(len(self.unresolved))
         times = [

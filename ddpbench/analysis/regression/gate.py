@@ -33,7 +33,7 @@ class Gated:
 
     @property
     def undecided(self) -> bool:
-        """Return whether the test does not fail, but is also not shown to be within the limit."""
+        """Return whether the test is shown neither to fail nor to be within the limit."""
         return not self.fails and not self.within
 
 

@@ -56,10 +56,9 @@ def value_words(ratio: Interval, limit: float = 0.0) -> str:
 
 
 def interval_words(ratio: Interval | None, limit: float = 0.0) -> str:
-    """Return the interval of a ratio as text, such as `+1.2 % to +3.4 %`. Empty if the interval has no ends.
+    """Return the interval of a ratio as text, such as `+1.2 % to +3.4 %`; empty without ends.
 
-    `limit` is a gate's limit, a fraction. An end is rounded to 0 or to `limit` only if it equals that value. An end
-    slightly above 0 is written as `just above 0 %`.
+    An end slightly above 0 (or a gate's `limit`, a fraction) is written as `just above 0 %`.
     """
     if ratio is None or ratio.low is None or ratio.high is None:
         return ""

@@ -31,10 +31,9 @@ from ddpbench.strategies.traits import traits_of
 class CaseCurve:
     """The successful cases of one configuration at several world sizes.
 
-    `runs` are the cases with separate cores or GPUs for each rank. `crowded` are the cases that ran oversubscribed.
-    `base` is the base case, or None if it was not measured. `panel` is the index of the group of comparable cases.
-    `variant` is the index of the curve among the group's curves with the same strategy and algorithm. Both count from
-    0.
+    `runs` are the cases with separate cores or GPUs for each rank, and `crowded` the oversubscribed ones. `base` is the
+    base case, or None. `panel` is the index of the panel, and `variant` that of the curve among the panel's with the
+    same strategy and algorithm. Both count from 0.
     """
 
     name: str

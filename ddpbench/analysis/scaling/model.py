@@ -44,7 +44,7 @@ LAW_NAMES: Mapping[Law, str] = {
 
 
 class Model:
-    """The scaling laws of one curve. They are fitted to all rounds or, with the same weights, to all rounds but one."""
+    """The scaling laws of one curve, fitted to all rounds or, with the same weights, to all but one."""
 
     def __init__(self, curve: SpeedupCurve, candidates: Sequence[int]) -> None:
         self.curve = curve

@@ -85,9 +85,9 @@ class Family:
     ) -> None:
         """Compare all pairs.
 
-        `alpha` is the family's error probability, and `claimed` are pairs that already have judgements. Cases with too
-        few rounds are left out of the comparison. If launches are missing, only the rounds that all cases have are
-        used. If these rounds are too few, each pair's own rounds are used, with Bonferroni's correction.
+        `alpha` is the family's error probability, and `claimed` are pairs with judgements. Cases with too few rounds
+        are left out. Only the rounds that all cases have are used or, if these are too few, each pair's own, with
+        Bonferroni's correction.
         """
         self._timings = {name: own for name, own in timings.items() if own}
         self._logs = {name: by_pair(own) for name, own in self._timings.items()}
@@ -212,9 +212,8 @@ def _too_few(name: str, logs: Mapping[str, Mapping[TimingKey, Timing]]) -> Stand
 def bounds(difference: _Array, half: _Array) -> tuple[_Array, _Array]:
     """Return lower and upper bounds on the log ratio of each case to the best of the others, of shape (..., cases).
 
-    `difference[..., i, j]` is case i's log time minus case j's; `half` are half-widths of the same shape. The
-    difference of case i from the best of the others is the largest of its differences from each of them. Its lower
-    bound is the largest of the lower bounds of these differences. Its upper bound is the largest of their upper bounds.
+    `difference[..., i, j]` is case i's log time minus case j's; `half` are half-widths of the same shape. Case i's
+    difference from the best is its largest difference, and each bound is the largest of the corresponding bounds.
     """
     return _largest(difference - half), _largest(difference + half)
 

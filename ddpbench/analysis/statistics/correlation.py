@@ -74,10 +74,9 @@ def correlation_of(cases: Sequence[Sequence[Timing]]) -> Correlation:
 
 
 def correlation_of_levels(cases: Sequence[Sequence[Timing]]) -> Correlation:
-    """Return the correlation of the cases' own times. Effects that all cases of a round share count towards it.
+    """Return the correlation of the cases' own times, including effects that all cases of a round share.
 
-    The result is 0 if there are too few rounds. The interval of a case's own step time assumes that this correlation is
-    0, and is not widened by it.
+    The result is 0 if there are too few rounds. Intervals of step times are not widened for it.
     """
     return _correlation_of(cases, fewest=1, ratios=True)
 

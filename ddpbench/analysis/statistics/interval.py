@@ -19,10 +19,10 @@ Smaller values in the column do not add digits.
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value with its confidence interval. The ends are None if there are too few rounds for an interval.
+    """A value with its confidence interval, which has no ends if there are too few rounds.
 
     An example of its text is `0.71 [0.66, 0.76]`. Some methods have a parameter `null`, the value that means no
-    difference, such as 1 for a ratio. No end is rounded to this value: it gets more decimals, or is `just above 1`.
+    difference, such as 1 for a ratio. No end is rounded to it: it gets more decimals, or is `just above 1`.
     """
 
     value: float
@@ -84,10 +84,9 @@ class Interval:
         return 2 - math.floor(math.log10(abs(self.value)))
 
     def decimals_in_column(self, null: float | None = None) -> int:
-        """Return the number of decimals that a column needs for this value.
+        """Return the decimals that a column needs for this value.
 
-        These decimals give two significant digits, or three for values between 1 and 10, but no more than the
-        interval supports.
+        They give two significant digits, or three between 1 and 10, but no more than the interval supports.
         """
         if self.value == 0 or not math.isfinite(self.value):
             return 0

@@ -83,10 +83,7 @@ def _less_one(ratio: Interval) -> Interval:
 
 
 def plain(interval: Interval, *, bare: bool = False) -> str:
-    """Return a ratio, a time or a rate as text with the digits that its interval supports: `15 [14, 16]`.
-
-    With `bare`, the interval is left out.
-    """
+    """Return a value as text with the digits that its interval supports: `15 [14, 16]`, or `15` if `bare`."""
     digits = decimals_borne(interval.value, interval.low, interval.high, nulls=(0.0, 1.0))
     text = f"{interval.value:,.{digits}f}"
     if bare or interval.low is None or interval.high is None:
@@ -98,8 +95,7 @@ def plain(interval: Interval, *, bare: bool = False) -> str:
 def takes_longer(ratio: Interval, *, bare: bool = False, than: bool = False) -> str:
     """Say how much longer the longer step takes: `34 % [31, 38] longer`, `3.1 [2.9, 3.3] times as long`.
 
-    With `than`, the words end so that the name of the other case can follow: `34 % longer than`, `3.1 times as long
-    as`.
+    With `than`, the other case's name can follow: `34 % longer than`, `3.1 times as long as`.
     """
     if ratio.value >= RATIO_THRESHOLD:
         return f"{plain(ratio, bare=bare)} times as long{' as' if than else ''}"
@@ -119,8 +115,7 @@ def is_faster(ratio: Interval, *, bare: bool = False, than: bool = False) -> str
 def undecided(ratio: Interval, whose: str = "") -> str:
     """Say how much longer or shorter steps may be, from a ratio that is not distinguished from 1.
 
-    `whose` names the case with these steps. If it is empty, the steps are those of the case that the sentence names
-    first.
+    `whose` names the case with these steps; if empty, it is the one named first.
     """
     of = f" of {whose}" if whose else ""
     return f"steps{of} may be up to {longer_or_shorter(ratio)}"
@@ -159,11 +154,10 @@ EQUAL = f"equivalent within {MARGIN_WORDS}"
 class Judgement:
     """Conclusion of a comparison of two cases, A and B.
 
-    `ratio` is A's step time divided by B's. Its interval decided the verdict, and has Bonferroni's correction if there
-    are several comparisons. `small` means that the difference is resolved and the entire interval is inside the margin.
-    `beyond` means that it is resolved and the entire interval is outside. `bound` is the largest difference, as a
-    fraction, that the interval does not rule out. `rounds` is the number of rounds that A and B have in common.
-    `comparisons` is the number of comparisons among which the error probability is divided, including this one.
+    `ratio` is A's step time divided by B's, with the interval that decided the verdict (corrected by Bonferroni).
+    `small` means that the difference is resolved and entirely inside the margin, `beyond` that it is entirely outside.
+    `bound` is the largest difference, as a fraction, that the interval allows. `rounds` is the number of common rounds.
+    `comparisons` is the number of comparisons that share the error probability.
     """
 
     verdict: Verdict
@@ -287,10 +281,7 @@ class Standing:
         }.get(self.verdict, f"{TOO_FEW_WORDS} to compare")
 
     def phrase(self) -> str:
-        """Return the verdict as a phrase next to a point of a figure, such as `37 % longer` or `as good`.
-
-        Empty if there were too few rounds.
-        """
+        """Return the verdict for a point of a figure, such as `37 % longer` or `as good`; empty for too few rounds."""
         if self.verdict == SLOWER:
             return takes_longer(self.ratio, bare=True)
         return "" if self.verdict == TOO_FEW else self.verdict

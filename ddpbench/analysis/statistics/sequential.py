@@ -53,9 +53,8 @@ _Values = NDArray[np.float64]
 def anytime_interval(values: Sequence[float], alpha: float = ALPHA, *, wider: float = 1.0) -> Interval:
     """Return the middle of the values, with an interval that holds at every number of values.
 
-    The interval has no ends for too few values. Outliers have little effect, because the middle is Huber's estimate,
-    for which values are cut off at `CUT` scales around it. The interval is widened by `wider`, the factor of
-    `correlation.py` for correlated rounds.
+    The middle is Huber's estimate, with values cut off at `CUT` scales, so outliers have little effect. There are no
+    ends for too few values. `wider` is the factor of `correlation.py`.
     """
     every = np.asarray(values, dtype=np.float64)
     middle, spread = middle_of(every), float(np.ptp(every)) if len(every) else 0.0

@@ -243,10 +243,10 @@ def rounds_of_all(groups: Sequence[Mapping[TimingKey, Timing]]) -> list[TimingKe
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """The logarithm of A's time per sample divided by B's, which is negative if A is faster, with its standard error.
+    """The logarithm of A's time per sample divided by B's, with its standard error; negative if A is faster.
 
-    `standard_error` allows for correlated rounds, and is None if there are too few. `rounds` counts the pairs, or, if
-    no rounds are shared and Welch's interval is used, the launches of the smaller group.
+    `standard_error` allows for correlated rounds, and is None for too few. `rounds` counts the pairs or, for Welch's
+    interval, the launches of the smaller group.
     """
 
     log: float
@@ -338,8 +338,7 @@ def judge(
 ) -> Judgement:
     """Judge A compared with B, by an interval at `alpha` and a margin, which is a fraction of the step time.
 
-    The verdict is "too few" if no rounds are shared, because then differences between A's rounds and B's do not
-    cancel.
+    "too few" without common rounds, because differences between rounds would not cancel.
     """
     ratio = comparison.time_ratio(alpha)
     if not _enough(comparison, min_rounds):
@@ -356,8 +355,8 @@ def judge_all(
 ) -> dict[str, Judgement]:
     """Judge the comparisons as one family, and return the judgements by name.
 
-    The 5 % are divided among the comparisons with enough rounds (Bonferroni), so all intervals hold at once, and so do
-    statements about margins. Holm's larger levels would only suffice for tests of no difference.
+    The 5 % are divided among those with enough rounds (Bonferroni), so all intervals and statements about margins hold
+    at once. Holm's larger levels would only suffice for tests of no difference.
     """
     enough = sum(
         _enough(comparison, min_rounds) and comparison.p_value is not None

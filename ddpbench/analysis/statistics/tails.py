@@ -59,8 +59,7 @@ def mean_and_further(logs: Sequence[float]) -> tuple[float, float]:
 def agrees(verdict: Literal["faster", "slower", "equivalent"], logs: Sequence[float], margin: float) -> bool:
     """Return whether the mean of log ratios supports the verdict on the typical ratio.
 
-    The mean must still support it if `FURTHER` more values are added that are all equal to the lowest or to the highest
-    value.
+    It must also do so with `FURTHER` more values at the lowest, or at the highest.
     """
     low, high = mean_and_further(logs)
     limit = math.log1p(margin)
@@ -68,7 +67,7 @@ def agrees(verdict: Literal["faster", "slower", "equivalent"], logs: Sequence[fl
 
 
 def too_few_words(count: int, noun: Literal["rounds", "launches"]) -> str:
-    """Return why this number of rounds or launches cannot show that sides are equivalent; empty if it can."""
+    """Return why this number of rounds or launches cannot show equivalence; empty if it can."""
     if count >= ROUNDS_TO_SEE:
         return ""
     alike = "typical rounds are alike" if noun == "rounds" else "both sides are alike"

@@ -61,10 +61,9 @@ gives the same bandwidth.
 def transfer_results(cases: Sequence[CaseRun]) -> list[TransferResult]:
     """Return a result for each strategy, operation, number of ranks and size of transfers.
 
-    Oversubscribed cases are left out. A strategy must have at least `MIN_SIZES` sizes of one operation on one number of
-    ranks, or else it is left out. Operations with a single size are also left out. `world_size` is the number of ranks
-    of the case or, for collectives within groups such as replicas of shards, of the group. `group` numbers the
-    strategies, starting with the one that has the most sizes. `case_id` is a case that has these transfers.
+    Oversubscribed cases, operations of a single size, and strategies with fewer than `MIN_SIZES` sizes are left out.
+    `world_size` is that of the case or, for collectives within groups, of the group. `group` numbers the strategies,
+    the most sizes first. `case_id` is a case with these transfers.
     """
     able = [
         run
@@ -115,9 +114,9 @@ class FittedLine:
 
 
 def line_of(times: Mapping[float, float], rounds: Sequence[Mapping[float, float]] = ()) -> FittedLine | None:
-    """Return the line through the rounds that have all sizes or, without such rounds, through `times`.
+    """Return the line through the rounds that have all sizes, or else through `times`.
 
-    Times are by size. None if there are too few sizes, or if they are too similar.
+    Times are by size. None for too few or too similar sizes.
     """
     if len(times) < MIN_SIZES or max(times) < MIN_SPREAD * min(times):
         return None

@@ -152,8 +152,7 @@ def peak_of(case: Case, machine: Mapping[str, Any]) -> float | None:
 def computes_in(case: Case, machine: Mapping[str, Any] = MappingProxyType({})) -> str:
     """Return the number format of a case's matrix products, such as `bf16`, as `Peak.rate` accepts it.
 
-    `machine` is the contents of `machine.json`, which has the types of users' own classes. Without `machine`, the
-    result for a case with a user's own types is empty.
+    `machine` is the contents of `machine.json`, without which a user's own types are unknown (empty).
     """
     kind = case.dtype if case.precision == "full" else case.precision
     if kind == OWN_TYPES:

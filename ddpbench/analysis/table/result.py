@@ -263,10 +263,9 @@ class CaseResult:
 
     @cached_property
     def loss_difference(self) -> tuple[float, int] | None:
-        """Return the largest relative loss difference from uninterrupted training, and the number of steps compared.
+        """Return the largest relative loss difference from uninterrupted training, and the fewest steps compared.
 
-        Launches are compared within a round. The number of steps is the smallest of any launch. None if the run has
-        no uninterrupted training to compare with.
+        Launches are compared within a round. None without uninterrupted training.
         """
         if self.case.recovery in ("off", "uninterrupted", "leave"):  # with fewer ranks, losses differ rightly
             return None

@@ -10,10 +10,10 @@ CheckLevel = Literal["ok", "note", "problem"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckResult:
-    """The result of checking one thing (`subject`). `found` describes the state of this thing.
+    """The result of checking one thing (`subject`), whose state is `found`.
 
-    Level `ok` means that there is nothing to do. `note` means that training runs, but could be faster or be measured
-    better. `problem` means that some training fails on this machine, or all training if `blocks` is set.
+    `ok` needs nothing. With `note`, training runs, but could be faster or measured better. With `problem`, some
+    training fails on this machine, or all training if `blocks` is set.
     """
 
     topic: str = ""

@@ -186,8 +186,8 @@ class Host:
     def group_numbers(self, controller: str, unified: str, legacy: str) -> list[int]:
         """Return a number about this process's control group and about each parent group, innermost group first.
 
-        Each group has a file with its number, such as a limit. The file is called `unified` in control groups v2, and
-        `legacy` in v1, where it belongs to `controller`. A group is left out if its file cannot be read or has `max`.
+        It is in the group's file `unified` (v2) or `legacy` (v1, of `controller`). Unreadable files and `max` are left
+        out.
         """
         numbers: list[int] = []
         for line in self.read(self.proc_root / "self/cgroup").splitlines():

@@ -53,10 +53,7 @@ def look(host: Host, cores: frozenset[int]) -> CpuTicks:
 
 
 def watch(host: Host) -> CpuLoad | None:
-    """Measure the load of the cores over `BETWEEN_LOOKS_S` seconds; return None if /proc/stat is empty.
-
-    Meanwhile this process must be idle, because its own CPU use would count as load.
-    """
+    """Measure the cores' load for `BETWEEN_LOOKS_S` seconds, while this process is idle; None without /proc/stat."""
     cores = frozenset(host.hardware().cores)
     before = look(host, cores)
     host.pause(BETWEEN_LOOKS_S)

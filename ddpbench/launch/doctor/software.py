@@ -193,9 +193,8 @@ def _driver_advice(facts: dict[str, Any]) -> str:
 def runs_on(capability: str, architectures: list[str]) -> bool:
     """Return whether a torch build for these architectures (`sm_80`, `compute_90`) runs on a GPU of this capability.
 
-    Machine code (`sm_`) runs on GPUs with the same major version and the same or a later minor version. PTX
-    (`compute_`) runs on GPUs of its version and all newer versions. For an empty list, the result is True, because
-    nothing is known.
+    `sm_` runs on the same major version from that minor version on, and `compute_` (PTX) on this and newer versions.
+    True for an empty list, because nothing is known.
     """
     major, minor = _version(capability)
     for name in architectures:

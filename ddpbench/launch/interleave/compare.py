@@ -71,9 +71,9 @@ class ComparisonListener(Protocol):
 
 
 def differing(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the fields of `Case` that these settings of one side may change.
+    """Return the fields of `Case` that these settings of one side may change.
 
-    Cases of both sides that differ only in these fields are compared with each other.
+    Cases that differ only in them are compared across sides.
     """
     names = {field.name for field in fields(Case)}
     found: set[str] = set()

@@ -112,7 +112,7 @@ def parse_side(name: str, words: Sequence[str]) -> SideSpec:
 def check_common(overrides: Sequence[str], sides: Sequence[SideSpec] = (), fewest: str = "--rounds") -> None:
     """Check that no override in `overrides` sets what the comparison sets itself, or contradicts one side's override.
 
-    An override of nothing but the seed is accepted, because `without_order` removes it.
+    The seed is allowed; `without_order` removes it.
 
     Args:
         overrides: the settings of both sides.
@@ -397,10 +397,10 @@ def _commit_of(spec: SideSpec, folder: Path | None, out: Path) -> str:
 
 
 def commit_at(where: Path, out: Path | None = None, *form: str) -> str:
-    """Return the commit that is checked out around a folder, with `+` if there are changes or new files.
+    """Return the commit that is checked out around a folder, with `+` for changes or new files; empty outside a
+    repository.
 
-    The text is empty outside a repository. Files in `out`, and files that Python or ddpbench writes, are not counted as
-    changes. `form` has options of `git rev-parse`.
+    Files in `out` and of Python or ddpbench do not count. `form` has options of `git rev-parse`.
     """
     top = top_of(where)
     if top is None:

@@ -91,9 +91,7 @@ def _made(sources: Sequence[Source], folder: MadeFolder, out: Path) -> Merged:
 
 
 def refuse_merged(run: RunDir) -> None:
-    """Refuse to resume a merged run.
-
-    Its launches belong to several runs, each of which can only be resumed in its own directory.
+    """Refuse to resume a merged run, because its launches belong to several runs.
 
     Raises:
         RequestError: the run is a merged one.

@@ -21,7 +21,7 @@ _BARS = ("tqdm", "trange", "iter", "track", "progress_bar", "islice", "cycle")
 class Batch:
     """The batch of a training loop, and the loader or call that it comes from.
 
-    `target` is the expression that the batch is assigned to, or None if no batch was found.
+    `target` is the expression assigned to, or None if no batch was found.
     """
 
     target: ast.expr | None

@@ -83,7 +83,7 @@ def _names(node: ast.AST, wanted: set[str]) -> Iterator[ast.Name]:
 def passed_on(body: list[ast.stmt]) -> Iterator[ast.Name | ast.Attribute]:
     """Yield the names and attributes that statements use without calling them, such as `main` in `launch(main)`.
 
-    They may be functions that other code calls. All names in a lambda expression count, including names that it calls.
+    Other code may call them. All names in a lambda expression count.
     """
     called: set[int] = set()
     for node in here(body):

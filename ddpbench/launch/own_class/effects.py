@@ -300,9 +300,9 @@ class Effects:
     ) -> None:
         """`parts` maps each model, optimizer or dataset to the generated class's method that makes it.
 
-        `state` maps each other object to the method that reads it. Both mappings have values of `Origin.key` as keys.
-        `inner` has the keys of `parts` whose objects are contained in other objects. `places` has the indices of the
-        syntax nodes of the script that are copied into the class. `names` has the script's names that the class reads.
+        `state` maps each other object to the method that reads it. Keys are `Origin.key`. `inner` has the keys of
+        `parts` inside other objects. `places` has the script's syntax nodes copied into the class, and `names` the
+        script's names that it reads.
         """
         self.tracer, self.loop, self.places = tracer, loop, places
         self.parts, self.state, self.inner = parts, state, inner

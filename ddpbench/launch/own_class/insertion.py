@@ -28,8 +28,8 @@ def lines_of(source: str) -> list[str]:
 def place_of(script: Script, ends: list[ast.stmt] | None = None) -> int:
     """Return the number of the line before which the generated class goes.
 
-    The class goes above the guard `if __name__ == "__main__":` and the comments above it, or at the end of a script
-    without a guard. If `ends` has statements, which are to be moved below a new guard, the class goes above them.
+    That is above the guard `if __name__ == "__main__":` and its comments, above `ends` (to be moved below a new guard),
+    or at the end.
 
     Raises:
         RequestError: the script already has a class with this name.

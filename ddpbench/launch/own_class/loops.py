@@ -53,8 +53,7 @@ def training_loops(tracer: Tracer) -> list[TrainingLoop]:
 def other_trainings(tracer: Tracer, loop: TrainingLoop) -> list[tuple[ast.Call, list[ast.Call]]]:
     """For each enclosing function that several training calls run, return the first of these calls and the others.
 
-    These are the functions around the training loop, the outermost first. The generated class uses the arguments of the
-    first call.
+    The outermost function comes first. The class uses the first call's arguments.
     """
     found: list[tuple[ast.Call, list[ast.Call]]] = []
     scope, seen = loop.scope, set[int]()

@@ -154,10 +154,7 @@ def _freezes(node: ast.AST) -> bool:
 
 
 def model_by_name(script: Script) -> str:
-    """Return the name of the last function that seems to build a model; if there is none, of the last module class.
-
-    The result is empty if there is neither.
-    """
+    """Return the name of the last function that seems to build a model, else of the last module class, else empty."""
     functions = [name for name in script.functions if _BUILDS.search(name)]
     classes = [name for name in script.classes if script.derives(name, MODULES)]
     return next(reversed(functions), "") or next(reversed(classes), "")

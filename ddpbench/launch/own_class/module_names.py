@@ -20,9 +20,9 @@ class ModuleNames(Unchanged):
     """Finds statements that change module-level names after the import, if the generated class reads these names."""
 
     def of_module(self, texts: Iterable[ast.AST]) -> list[tuple[str, ast.stmt]]:
-        """Return the module-level names that the generated class reads and that statements change after the import.
+        """Return the module-level names that the class reads and that statements change after the import.
 
-        Each pair has a name and one statement that changes it. `texts` has the syntax trees of the class's methods.
+        Each comes with one such statement. `texts` has the syntax trees of the class's methods.
         """
         nodes = [*texts, *self._reached(self.names)]
         by_functions = {

@@ -34,8 +34,8 @@ class Sites:
     ) -> None:
         """`trunk` has the ids of the functions on the call path to the training loop.
 
-        `places` has the numbers of the script's nodes that the generated class contains, and `names` the module's names
-        that the class reads directly. `ends` has the top-level statements that do not run when the module is imported.
+        `places` has the script's nodes that the class contains, and `names` the module's names that it reads. `ends`
+        has the top-level statements that do not run on import.
         """
         self.tracer, self.loop, self.trunk, self.places, self.ends = tracer, loop, trunk, places, ends
         self.script: Script = tracer.script

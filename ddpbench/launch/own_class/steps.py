@@ -45,8 +45,8 @@ def without_moves(
 ) -> list[ast.stmt]:
     """Return copies of statements without moves to a device, such as `.to(device)`.
 
-    Statements that only move something are removed. So are statements that draw a batch (their numbers are in `drawn`)
-    or update a model's moving average.
+    Statements that only move something, draw a batch (`drawn` has their numbers) or update a moving average are
+    removed.
     """
     kept = {
         node.attr
@@ -317,7 +317,7 @@ def is_effect(statement: ast.stmt) -> bool:
 
 
 def no_effect(_statement: ast.stmt) -> bool:
-    """Return False. If passed to `needed_for` as `effects`, only statements that set needed names are kept."""
+    """Return False: as `effects` of `needed_for`, it keeps only statements that set needed names."""
     return False
 
 

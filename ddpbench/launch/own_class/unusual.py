@@ -167,8 +167,8 @@ def evaluated_within(
 ) -> list[tuple[ast.Expr, set[int]]]:
     """Return a step's statements that put its model, or a part of it, into evaluation mode.
 
-    A statement is only returned if something is computed in this mode that the generated class computes too. Each
-    statement comes with a set of two line numbers: its own line, and the line of the `train()` call that ends the mode.
+    Each comes with its line and that of the `train()` call that ends the mode, and counts only if the class computes
+    something in between.
     """
 
     def place(node: ast.Expr | ast.Call) -> tuple[int, int]:

@@ -141,8 +141,8 @@ class Writes(AttributeWrites):
     def may_change(self, key: str, scope: Scope, line: int, binding: Binding | None, made: ast.expr) -> bool:
         """Return whether a value that is read at a line of a function may be different at another time.
 
-        `key` names the value, for example `x`, `self.x`, `x.y` or `x['y']`. `binding` is the assignment of the value,
-        if known. `made` is the expression that the value comes from.
+        `key` names it, for example `x`, `self.x`, `x.y` or `x['y']`. `binding` is its assignment, if known, and `made`
+        the expression that it comes from.
         """
         node = ast.parse(key, mode="eval").body
         if self.is_rebound(node, scope, line):

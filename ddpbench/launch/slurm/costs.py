@@ -88,10 +88,7 @@ def total(costs: Sequence[SizeCosts]) -> str:
 
 
 def gpus_per_node(request: Request, shape: JobShape, cases: Sequence[Case]) -> float:
-    """Return how many GPUs a job requests per node.
-
-    If no option says so, it is one per rank, or 0 for cases on CPUs.
-    """
+    """Return how many GPUs a job requests per node: by an option, or one per rank on GPUs."""
     if (value := request.value("gpus-per-node")) is not None:
         return _count(value)
     if (value := request.value("gpus-per-task")) is not None:

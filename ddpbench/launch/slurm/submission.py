@@ -171,11 +171,10 @@ class Submission:
 def plan_submission(
     source: Path, request: Request, *, overrides: Sequence[str] = (), out: Path | None = None
 ) -> Submission:
-    """Plan the submission of an experiment, or read it if its directory exists already. Nothing is written.
+    """Plan the submission of an experiment, or read it if its directory exists. Nothing is written.
 
-    A case runs in the smallest allocation that has enough nodes. The base case of a speed-up also runs in each
-    allocation that has a case of the same curve. Thus a case and its base case are measured on the same nodes and in
-    the same rounds.
+    A case runs in the smallest allocation that is large enough. The base case of a speed-up runs in each allocation
+    that has a case of its curve, on the same nodes and in the same rounds.
 
     Raises:
         RequestError: the experiment is invalid, none of its cases fits, or the directory holds a different submission.

@@ -112,7 +112,7 @@ def mark(
 
 
 def spread(wanted: list[float], *, gap: float, low: float, high: float) -> list[float]:
-    """Return label positions at least `gap` apart, as near to `wanted` as possible and in the same order.
+    """Return label positions in the order of `wanted` and near it, at least `gap` apart.
 
     The positions are between `low` and `high` if there is room.
     """
@@ -200,7 +200,7 @@ def _clean_texts() -> Iterator[None]:
 
 
 def with_glyphs(draw_with: Callable[[Sequence[str]], tuple[T, set[str]]]) -> tuple[T, set[str]]:
-    """Call `draw_with` without extra fonts. If characters are missing, call it again with fonts that have them.
+    """Call `draw_with` without extra fonts, or again with fonts for characters that are missing.
 
     Return the drawing, and the characters that no installed font has.
     """

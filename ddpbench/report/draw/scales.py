@@ -26,10 +26,9 @@ def spans_decades(low: float, high: float) -> bool:
 
 
 def scale(axis: Axis, low: float, high: float, *, margin: float = 0.04) -> None:
-    """Set the limits of an axis of times or ratios to the values `low` to `high`; logarithmic if they span a decade.
+    """Set the limits of an axis to the values `low` to `high`; logarithmic if they span a decade.
 
-    `margin` is the room beyond the values, as a fraction of the axis. The axis need not begin at 0, so it suits points
-    and not bars.
+    `margin` is the room beyond the values, as a fraction. For points, not bars, because 0 may be missing.
     """
     if spans_decades(low, high):
         room = (high / low) ** margin

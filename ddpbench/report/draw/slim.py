@@ -27,10 +27,7 @@ _USED = re.compile(r"url\(#([^)]+)\)")
 
 
 def prefix_of(file_name: str, form: str) -> str:
-    """Return a prefix for the ids of a figure's SVG: a different prefix for each figure and each form of a figure.
-
-    The prefix depends only on the two arguments, so that a figure is the same on every page.
-    """
+    """Return a prefix for the ids of a figure's SVG, different for each figure and form, and the same on every page."""
     number, digits = crc32(f"{file_name} {form}".encode()), ""
     for _ in range(5):
         number, digit = divmod(number, len(_DIGITS))

@@ -51,10 +51,10 @@ def picture(
     *,
     across: Across = "ranks",
 ) -> Picture | None:
-    """Return the heat map of one strategy's bucket caps; None unless two or more rows of the map have several caps.
+    """Return the heat map of one strategy's bucket caps; None unless several rows of the map have several caps.
 
-    Each row of the map is a number of ranks. With `across="link"`, each row is a fabric, the fastest first, and all
-    cases have one world size. `standings`, by case id, are from comparisons of the caps within a row of the map.
+    Each row is a number of ranks or, with `across="link"`, a fabric (the fastest first) at one world size. `standings`,
+    by case id, compare the caps within a row.
     """
     every = sorted({_key(row, across) for row in rows}, key=_order)
     sizes = _drawn_sizes(every, across)

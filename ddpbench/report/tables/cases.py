@@ -45,9 +45,7 @@ class _Settings:
 def summary_table(summary: RunSummary, rows: Sequence[Row]) -> Table:
     """Return the table of all cases, including failed and skipped ones, with a column for each setting that varies.
 
-    The caption states the bucket cap and the number of launches if these are the same for all cases. They then need no
-    column, which leaves room for notes.
-    Explanations of columns are in the table's `reading`.
+    The caption states a common bucket cap and number of launches. The table's `reading` explains columns.
     """
     settings = _settings(rows)
     best = {

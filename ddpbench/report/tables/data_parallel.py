@@ -19,10 +19,9 @@ def is_data_parallel(case: Case) -> bool:
 
 
 def data_parallel_section(phases: Sequence[StrategyPhase], all_rows: Sequence[Row]) -> Section | None:
-    """Return the section on the phases of DataParallel's step.
+    """Return the section on the phases of DataParallel's step; None if no strategy recorded phases.
 
-    If the run has no case of DataParallel, but other strategies recorded phases, the section has only a title. If no
-    strategy recorded phases either, return None.
+    If only other strategies did, it has only a title.
     """
     anchor, title = "data-parallel", "DataParallel's phases"
     rows = [row for row in all_rows if is_data_parallel(row.case)]
@@ -45,10 +44,7 @@ def data_parallel_section(phases: Sequence[StrategyPhase], all_rows: Sequence[Ro
 
 
 def phases_table(phases: Sequence[StrategyPhase], rows: Sequence[Row]) -> Table | None:
-    """Return a table of the median time of each phase, in the order in which phases occur; None if `phases` is empty.
-
-    Up to eight cases have a column.
-    """
+    """Return a table of each phase's median time, in order, for up to eight cases; None without phases."""
     if not phases:
         return None
     by_id = {row.case_id: row for row in rows}

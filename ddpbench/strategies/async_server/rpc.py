@@ -33,10 +33,7 @@ _calls: queue.SimpleQueue[tuple[int, list[torch.Tensor], _Answer]] = queue.Simpl
 
 
 class RpcServer:
-    """The server's end of the transport.
-
-    RPC's threads queue the workers' calls, and the rank's own thread answers them one after the other.
-    """
+    """The server's end of the transport: RPC's threads queue the workers' calls, and the rank's thread answers them."""
 
     def __init__(self, job: Job, layout: BufferLayout) -> None:
         self._job, self._layout = job, layout

@@ -52,8 +52,8 @@ class PowerSgdHook(BucketHook):
     def close(self) -> None:
         """End the thread, but keep the process group until all groups are destroyed.
 
-        torch's callbacks run in threads of the group and refer to it. If such a thread dropped the last reference to
-        the group, it would wait for itself.
+        torch's callbacks run in the group's threads and refer to it; a thread with the last reference would wait for
+        itself.
         """
         if self._background is not None:
             self._background.close()

@@ -68,10 +68,7 @@ class Reducers:
         recorder.add_span("synchronize", self.hook.last_start, returned)
 
     def bucket_bytes(self) -> tuple[int, ...] | None:
-        """Return the bucket sizes of the last step (bytes), or None if they are not known yet.
-
-        They come from the hook or, without one, from DDP's logger.
-        """
+        """Return the bucket sizes of the last step (bytes), by the hook or DDP's logger; None if not known yet."""
         if self.hook is not None:
             return tuple(self.hook.sizes) or None
         sizes: list[int] = []

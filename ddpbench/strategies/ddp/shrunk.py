@@ -14,8 +14,8 @@ _FIRST = "_DEFAULT_FIRST_BUCKET_BYTES"
 def shrunk(by: int) -> type[DistributedDataParallel]:
     """Return a DDP class whose default caps for the first bucket and for the others are divided by `by`.
 
-    DDP's arguments cannot set the two caps separately, because a given cap applies to the first bucket too. So both are
-    set right before the buckets are made, and torch's setting for the first bucket is restored afterwards.
+    DDP's arguments cannot set them separately, so both are set right before the buckets are made, and torch's setting
+    is restored.
     """
 
     class Shrunk(DistributedDataParallel):

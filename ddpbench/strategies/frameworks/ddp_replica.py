@@ -24,7 +24,7 @@ class DdpInsideReplica(Replica):
         self.reducers = Reducers([], None)
 
     def watch(self, prepared: nn.Module, *, rebuilds: bool) -> None:
-        """Find the DDP modules in the model that the framework prepared. If it did not wrap the model, there are none.
+        """Find the DDP modules, if any, in the model that the framework prepared.
 
         `rebuilds` is true if DDP changes the order of its buckets once.
         """

@@ -73,10 +73,7 @@ def bucket_cap(case: Case) -> dict[str, float]:
 
 
 def withheld_cap_reason(case: Case) -> str | None:
-    """Explain in words why the case's bucket size cannot be set through Accelerate, or return None if it can.
-
-    The HF Trainer uses Accelerate too.
-    """
+    """Return why the case's bucket size cannot be set through Accelerate (also in the HF Trainer), or None."""
     if case.bucket_cap_mb != DEFAULT_CAP_MB * case.shrink:
         return None
     return (

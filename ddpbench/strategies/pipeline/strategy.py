@@ -11,14 +11,12 @@ from ddpbench.strategies.pipeline import PipelineOptions
 class Pipeline(Strategy[PipelineOptions]):
     """Model parallelism by layers. Each rank has consecutive layers, sends activations on and receives their gradients.
 
-    Within a pipeline the gradients of parameters are not exchanged, as every parameter is on one rank. Stages get equal
-    numbers of layers, or one more in the first stages. While the pipeline fills and drains, a stage is idle. With p
-    equal stages and m microbatches, it is idle for a fraction (p-1)/(m+p-1) of a step in either order
-    (`ddpbench.formulas.bubble_share`). A single rank has all layers, and only splits its batch.
+    Stages get equal numbers of layers, or one more in the first stages. With p equal stages and m microbatches, a stage
+    is idle for a fraction (p-1)/(m+p-1) of a step in either order (`ddpbench.formulas.bubble_share`). A single rank
+    only splits its batch.
 
-    With `replicas` there are that many pipelines, each of neighbouring ranks. A stage is then wrapped in
-    DistributedDataParallel over the ranks with the same stage. Its buckets have DDP's default sizes, and are sent in
-    the last microbatch's backward.
+    With `replicas` there are that many pipelines, each of neighbouring ranks. Each stage is wrapped in
+    DistributedDataParallel over its ranks, whose buckets are sent in the last microbatch's backward.
     """
 
     name = "pipeline"

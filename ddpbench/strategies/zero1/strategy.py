@@ -10,8 +10,8 @@ from ddpbench.strategies.zero1 import Zero1Options
 class Zero1(Strategy[Zero1Options]):
     """Each rank has the optimizer state for a part of the parameters, updates this part and sends it to all ranks.
 
-    This is stage 1 of Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models",
-    SC'20. But a parameter is not split here, so one rank updates the entire largest parameter.
+    Stage 1 of Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC'20, but no
+    parameter is split: one rank updates the entire largest one.
     """
 
     name = "zero1"

@@ -98,7 +98,7 @@ class Answers:
 def environment(descriptor: int, *, rank: int, size: int, given: Mapping[str, str]) -> dict[str, str]:
     """Return the variables `given`, changed so that an MPI library sends its requests to `descriptor`.
 
-    Variables of other process managers are left out, because mpiexec and srun set them for other groups of ranks.
+    mpiexec's and srun's variables for other groups of ranks are left out.
     """
     others = {name: value for name, value in given.items() if not name.startswith(("PMI_", "PMIX_", "PMI2_"))}
     return {**others, "PMI_FD": str(descriptor), "PMI_RANK": str(rank), "PMI_SIZE": str(size)}
@@ -107,9 +107,9 @@ def environment(descriptor: int, *, rank: int, size: int, given: Mapping[str, st
 def serve(
     store: Store, *, rank: int, size: int, world: str, nodes: Callable[[], Sequence[str]]
 ) -> socket.socket:
-    """Start a thread that answers this process's MPI, and set the environment variables by which MPI finds it.
+    """Start a thread that answers this process's MPI, set the variables for it, and return its socket.
 
-    Return the socket that must stay open.
+    The socket must stay open.
     """
     ours, theirs = socket.socketpair()
     answers = Answers(store, size=size, world=world, nodes=nodes)

@@ -33,10 +33,7 @@ class CheckpointError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Saver:
-    """Writes and times one rank's part of a launch's checkpoints.
-
-    Either all ranks share one folder, or each node has a folder that its ranks share.
-    """
+    """Writes and times one rank's part of a launch's checkpoints, in a folder per launch or per node."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer

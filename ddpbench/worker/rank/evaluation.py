@@ -29,14 +29,13 @@ def evaluate(
     measured_s: float,
     on_step: Callable[[], None],
 ) -> list[Block]:
-    """Evaluate a replica's model on the rank's own batches. Return a warm-up block, then the timed blocks.
+    """Evaluate a replica's model on the rank's own batches; return a warm-up block, then the timed blocks.
 
-    `training` is the stepper that timed the training steps, and `measured_s` the time they took in a launch, in
-    seconds. `on_step` is called after each step.
+    `training` is the stepper of the training steps, and `measured_s` their time in a launch (seconds). `on_step` is
+    called after each step.
 
-    The evaluated model is the module beneath any wrapper such as DDP. Evaluating ranks must exchange nothing between
-    the barriers, but DDP's forward would broadcast buffers. During the evaluation every module is in eval mode, so that
-    BatchNorm's running statistics don't change. Afterwards each module returns to its earlier mode.
+    The module beneath wrappers such as DDP is evaluated, because DDP's forward would broadcast buffers between the
+    barriers. Meanwhile modules are in eval mode, so that BatchNorm's running statistics don't change.
     """
     model, loss = replica.job.model, replica.job.loss
 

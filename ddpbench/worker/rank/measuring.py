@@ -319,7 +319,7 @@ def _warm_again(loop: StepLoop, recorder: StepRecorder, stepper: Stepper) -> Blo
 
 
 def trained_late(training: Training, model: torch.nn.Module) -> list[str]:
-    """Return the names of parameters that are trained now, but were not when the model was made."""
+    """Return the names of parameters that are trained now, but were not in the new model."""
     names = [name.removeprefix("network.") for name, each in model.named_parameters() if each.requires_grad]
     return [name for name in names if name not in training.trained_names]
 

@@ -205,8 +205,7 @@ class Profiler:
 def ready_moments(spans: Spans, parameters: int) -> list[list[float]]:
     """Return the times at which each parameter's gradient was ready, one per step (seconds since backward's start).
 
-    The cost of the notes before each time is subtracted. Every note is assumed to cost the same, namely the additional
-    time of a backward with notes, divided by the number of notes.
+    The cost of earlier notes is subtracted: each costs its share of the additional time of a backward with notes.
     """
     longer = statistics.fmean(spans.noted_backward_s) - statistics.fmean(spans.backward_s)
     cost = longer / parameters

@@ -282,7 +282,7 @@ def _wrong(case: Case) -> str:
 
 
 def out_of_memory(problem: BaseException) -> str:
-    """Return a message that says memory ran out and what to do, or an empty text for any other failure."""
+    """Return a message that memory ran out, and what to do; empty for other failures."""
     text = text_of(problem)
     no_memory = (
         "can't allocate memory",

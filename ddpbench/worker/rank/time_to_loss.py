@@ -39,11 +39,10 @@ def train_to(
     control: Control,
     heartbeat: Heartbeat,
 ) -> Iterator[LossCurve]:
-    """Train until the loss reaches `target_loss` or its limits are used up. Yield a record of each group of steps.
+    """Train until the loss reaches `target_loss` or its limits are used up; yield a record of each group of steps.
 
-    `batches` yields the rank's batches from the first one on. Within a group, ranks only train and record times, and
-    losses stay on the device. Between groups, rank 0 decides for all ranks whether to continue. If the loss becomes NaN
-    or infinite, training ends, and no record of that group is yielded.
+    `batches` begins with the first one. Within a group, losses stay on the device; between groups, rank 0 decides for
+    all ranks whether to continue. NaN or infinite loss ends training without a record of its group.
     """
     case, processes = training.case, training.place.processes
     precision = precision_of(case.precision, training.device)  # fp16's loss scale restarts

@@ -122,10 +122,7 @@ class Meeting:
         self.put_first("stop", {"why": why[:_LONGEST_WHY], "code": code})
 
     def leave(self, timeout_s: float) -> None:
-        """Announce that this slot leaves.
-
-        If this slot serves the store, wait up to `timeout_s` seconds until all other slots have left.
-        """
+        """Announce that this slot leaves, and if it serves the store, wait up to `timeout_s` for the others."""
         with contextlib.suppress(MeetingGoneError):
             self.put(f"bye/{self.place.rank}", {})
         if not self.serves:

@@ -154,8 +154,8 @@ def _cores_counted(machine: dict[str, Any]) -> dict[str, Any]:
 def settled_plan(slot: Slot, plan: StoredPlan) -> tuple[StoredPlan, dict[str, Tried]]:
     """Try users' own workloads as a sweep does, and leave out cases whose bucket caps give equal buckets.
 
-    Workloads are tried only on the leader's node. Return the changed plan, which is also written to plan.json, and the
-    time and memory that each trial took. The facts that identify the workloads are recorded in machine.json.
+    The leader's node tries them. Return the changed plan, which is also written to plan.json, and each trial's time and
+    memory. machine.json gets the facts that identify the workloads.
 
     Raises:
         WorkloadError: some workload cannot be used; nothing is launched, and the other slots get the reason.

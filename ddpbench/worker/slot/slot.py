@@ -223,9 +223,9 @@ class Slot:
         return next(one for one in self.seats if one.rank == self.place.rank)
 
     def begin_round(self, number: int, envs: Sequence[Mapping[str, str]], *, fresh: bool) -> None:
-        """Ensure that fork servers run for all environments of the round, and report the time that they took to start.
+        """Ensure that fork servers run for the round's environments, and report the time of their start.
 
-        If `fresh`, earlier servers are replaced, because all ranks forked from one server share its address layout.
+        `fresh` replaces earlier servers, because all ranks forked from one share its address layout.
         """
         if fresh:
             self.close_servers(self.beat)

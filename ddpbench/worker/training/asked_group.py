@@ -109,8 +109,8 @@ def _package_of(frame: FrameType) -> str:
 def first_of_two() -> Iterator[None]:
     """Replace the default process group by one in which this process is rank 0 of two and rank 1 is missing.
 
-    Collectives return immediately and do not write to their output tensors. At its end, the context destroys this group
-    and does not restore the earlier one.
+    Collectives return immediately without output. The context's end destroys this group, and does not restore the
+    earlier one.
     """
     from torch.testing._internal.distributed.fake_pg import FakeStore
 

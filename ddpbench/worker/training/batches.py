@@ -178,9 +178,9 @@ MEMORY_BYTES = 256 << 20
 
 
 def in_memory(batches: Iterator[Any], on_batch: Callable[[], None]) -> Iterator[Any]:
-    """Keep the first batches in memory and return an endless iterator over them, so that no step loads anything.
+    """Keep the first batches (1 to `MEMORY_BATCHES`) in memory and return an endless iterator over them.
 
-    From 1 to `MEMORY_BATCHES` batches are kept. `on_batch` is called after each of them, to show progress.
+    `on_batch` is called after each of them, to show progress.
 
     Raises:
         ValueError: raised by the iterator, if a step changes the values of a batch each time.

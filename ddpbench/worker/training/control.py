@@ -119,7 +119,7 @@ def _store(place: JobPlace) -> Store | None:
 def leave(control: Control, *, borrowed: bool = False) -> None:
     """Wait for all ranks, then destroy the process groups. Without this, gloo may abort the process.
 
-    If `borrowed`, the default group is left alone, because the launcher formed it and destroys it.
+    A `borrowed` default group stays for the launcher that formed it.
     """
     control.agree(0)
     if borrowed:

@@ -46,10 +46,9 @@ def batch_bytes_of(batch: Any) -> int:
 
 
 def fetched(batches: Iterator[T], address: str, batch_bytes: int) -> Iterator[T]:
-    """Yield the batches, each after `batch_bytes` bytes have arrived from the store at `address`.
+    """Yield the batches, each after `batch_bytes` bytes have arrived from the store at `address` (`10.0.0.1:7000`).
 
-    `address` is of the form `10.0.0.1:7000`. A thread of this rank fetches the bytes of up to `AHEAD` batches in
-    advance. So input and gradients share the link, as with a loader that reads from a file server.
+    A thread fetches up to `AHEAD` batches in advance, so that input and gradients share the link.
 
     Raises:
         StoreError: the store cannot be reached or closes the connection.

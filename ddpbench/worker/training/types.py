@@ -14,7 +14,7 @@ from ddpbench.units import series_of
 
 
 def type_of(case_dtype: str) -> torch.dtype | None:
-    """Return the data type that a case's setting `dtype` names, or None if model and batches keep their own types."""
+    """Return the data type of a case's `dtype`, or None if model and batches keep their own."""
     if case_dtype == OWN_TYPES:
         return None
     dtype: torch.dtype = getattr(torch, case_dtype)
@@ -111,10 +111,9 @@ class NumberTypes:
 
 
 def compared_numbers(dtype: torch.dtype | None, given: tuple[torch.dtype, ...]) -> list[NumberTypes]:
-    """Return a proof's data types: float64, which proves the algorithm, and the types that are used in training.
+    """Return a proof's data types: float64, which proves the algorithm, and the types used in training.
 
-    `dtype` is the type that the case casts to, or None if the model keeps its types `given`. If `dtype` is set, float32
-    is compared too.
+    `dtype` is the type that the case casts to (then float32 is added), or None if the model keeps its types `given`.
     """
     double = NumberTypes(cast=torch.float64, given=given)
     if dtype is not None:

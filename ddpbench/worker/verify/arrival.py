@@ -18,10 +18,9 @@ from ddpbench.worker.training.training import Training
 
 
 def gradient_order(case: Case) -> dict[str, Any]:
-    """Return `{"gradients": sizes}`, the bytes of each gradient in the order in which gradients become ready.
+    """Return `{"gradients": sizes}`, the bytes of each gradient in the order in which they become ready.
 
-    If the order cannot be found, return `{"problem": sentence}`. The backward pass runs on torch's meta device, which
-    computes no numbers, or on the CPU if that fails.
+    Or return `{"problem": sentence}`. The backward pass runs on torch's meta device, or else on the CPU.
     """
     problem = ""
     hide_gpus()

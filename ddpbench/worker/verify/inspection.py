@@ -65,10 +65,9 @@ STREAMS_S = 5.0
 
 
 def inspect_workload(case: Case, largest: Case | None = None) -> dict[str, Any]:
-    """Train a case's workload for a few steps with the case's batch size, and return facts about the workload.
+    """Train a case's workload for a few steps with its batch size, and return facts about it.
 
-    If the workload cannot be used, return `{"problem": sentence}` instead. If the data are a stream and the case
-    `largest` is given, each of that case's ranks must get a batch.
+    Or return `{"problem": sentence}`. Of a stream, each rank of the case `largest` must get a batch.
     """
     name = case.workload
     try:
@@ -233,8 +232,8 @@ def _ended_after(limit_s: float) -> Iterator[None]:
 def too_short(case: Case, within_s: float = STREAMS_S) -> str:
     """Return a sentence if some rank's part of a stream has no batch; otherwise `""`.
 
-    The result is also `""` if the dataset needs torch.distributed, or if the search takes longer than `within_s`
-    seconds. Parts of the last ranks are tried first, because they are the shortest.
+    Also `""` if the dataset needs torch.distributed, or if the search takes longer than `within_s`. The last ranks'
+    parts are the shortest, and tried first.
     """
     place = JobPlace(rank=0, processes=case.world_size, local_rank=0, attempt=0, cores=(), loader_cores=())
     if case.world_size == 1 or traits_of(case).one_process:

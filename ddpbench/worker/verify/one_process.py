@@ -132,14 +132,14 @@ class OneProcess:
         return max(self.prover.rank - (self.training.case.world_size - len(self.shards)), 0)
 
     def seed(self, shard: int) -> None:
-        """Seed the random generators for a step on shard number `shard`, as the rank that trains on this shard does."""
+        """Seed the random generators for a step on this shard, as its rank does."""
         seed_all(self.training.case.seed + 1 + shard)
 
     def gradient(self, model: torch.nn.Module, shard: int, shards: Sequence[Any] | None = None) -> Tensors:
         """Return one process's gradient over shard number `shard` of `shards` (default: the first batch's shards).
 
-        If the strategy accumulates gradients, the shard is split into the same parts as on a rank. With dropout,
-        BatchNorm or a mean over words, the undivided shard would have a different gradient.
+        The shard is split into the same parts as on a rank, because dropout, BatchNorm or a mean over words depend on
+        that.
         """
         self.seed(shard)
         batch = (self.shards if shards is None else shards)[shard]
@@ -266,13 +266,13 @@ class OneProcess:
 
 
 class OwnReference:
-    """A reference model for this rank. Before each update, the user's object gets the same calls as on the rank.
+    """A reference model for this rank, whose user's object gets the same calls before each update.
 
     An update may depend on what `loss` stored in the object, such as a count of calls.
     """
 
     def __init__(self, one: OneProcess, model: torch.nn.Module) -> None:
-        """Store `model`, which is in its initial state; if the class is a user's, store a copy of the model."""
+        """Store `model`, which is in its initial state, or a copy of it if the class is a user's."""
         self._one = one
         self.model = one.copied(model) if is_import_path(one.training.case.workload) else model
         self._optimizer: torch.optim.Optimizer | None = None

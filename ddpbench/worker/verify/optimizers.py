@@ -297,7 +297,7 @@ def not_moved(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
 def not_moved_by_steps(
     model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], step: Callable[[], object]
 ) -> str:
-    """Like `not_moved`, but call `step`, which calls the optimizers itself, until all optimizers have stepped."""
+    """Do as `not_moved`, but call `step`, which calls the optimizers, until all have stepped."""
     watch = _Watch(model, optimizers)
     made = 0
     while made < UPDATES or (watch.waits_for and made < MOST_STEPS):

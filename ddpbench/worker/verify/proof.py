@@ -67,11 +67,10 @@ class Prover:
         self.fault_of_model = fault
 
     def run(self) -> Iterator[Proof | Costs]:
-        """Yield the case's proofs one by one, float64 first, and then the case's costs. Every rank yields the same.
+        """Yield the case's proofs one by one, float64 first, and then its costs. Every rank yields the same.
 
-        Comparisons in float64 prove the algorithm, without autocast. Comparisons in the trained number types follow,
-        under the case's autocast if there is one. On GPUs, TF32 is off. TF32 would round a shard's gradient and the
-        whole batch's gradient differently, by more than the tolerance.
+        float64 proves the algorithm, without autocast. The trained number types follow, under the case's autocast. TF32
+        is off on GPUs, because it would round shards and the whole batch differently.
         """
         if self.training.device.type == "cuda":  # this process times nothing
             torch.backends.cudnn.allow_tf32 = False

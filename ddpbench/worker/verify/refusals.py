@@ -160,9 +160,9 @@ def _unused(training: Training, text: str) -> str:
 
 
 def waits_for(training: Training, names: Sequence[str]) -> str:
-    """Say in a sentence that DDP waits for these parameters, which the losses of some ranks or steps do not use.
+    """Say that DDP waits for these parameters, which the losses of some ranks or steps do not use.
 
-    `""` if the strategy does not use DDP, or if DDP is set to search for unused parameters.
+    `""` without DDP, or if it searches for unused parameters.
     """
     setting = _setting(training, "find_unused_parameters")
     fixed = bool(getattr(training.options, "static_graph", False))

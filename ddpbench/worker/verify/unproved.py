@@ -46,8 +46,7 @@ class FailedGradients:
     def explained(self, tolerances: Tolerances, rounding: Mapping[str, float]) -> Explained:
         """Return how much of the error `rounding` explains.
 
-        `rounding` has, for each parameter, the error that rounding can cause, as a fraction of the norm of all
-        gradients.
+        `rounding` has each parameter's possible error, as a fraction of all gradients' norm.
         """
         error, name = tolerances.worst(self.own, self.expected)
         wider = copy.copy(tolerances)

@@ -110,10 +110,9 @@ class UpdateFaults:
         return DRAWS_IN_UPDATE if elsewhere else ""
 
     def waits(self, model: torch.nn.Module) -> bool:
-        """Return whether a user's update of `model` would deadlock, because ranks update parts of it differently.
+        """Return whether a user's update of `model` would deadlock, as ranks update parts of it differently.
 
-        An example is an update in which only one rank computes the norm of all gradients. All ranks must call this
-        method together.
+        For example, only one rank may compute the norm of all gradients. All ranks must call this method together.
         """
         acts = callable(getattr(owner_of(self._one.training, model), "before_update", None))
         if not acts or self._one.training.strategy.whole_state or not self.in_parts():

@@ -24,7 +24,7 @@ def wide(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def norm(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the Euclidean norm of all tensors together, as if they were one vector."""
+    """Return the Euclidean norm of all tensors as one vector."""
     if not tensors:
         return torch.zeros((), dtype=torch.float64)
     norms = [torch.linalg.vector_norm(wide(each)) for each in tensors]

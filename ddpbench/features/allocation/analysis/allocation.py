@@ -66,10 +66,7 @@ class JobSize:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Allocation:
-    """The numbers of a proposal.
-
-    `first` is the job size that finishes first; None if no queue waits are known.
-    """
+    """The numbers of a proposal. `first` is the size that finishes first; None without queue waits."""
 
     name: str
     case: Case

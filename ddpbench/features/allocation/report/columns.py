@@ -20,10 +20,7 @@ class JobColumn:
 
 
 def columns_of(allocation: Allocation) -> list[JobColumn]:
-    """Return the columns of the table of job sizes.
-
-    Times of epochs and runs are included if their length is known, and queue waits if any are known.
-    """
+    """Return the columns of the table of job sizes, with times of epochs and runs and queue waits if known."""
     head = capital(allocation.unit)
     columns = [
         JobColumn("Nodes", lambda job: str(job.nodes)),

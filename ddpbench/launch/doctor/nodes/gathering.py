@@ -129,8 +129,8 @@ def take_part(
 ) -> tuple[list[Node], list[NodePair]]:
     """Exchange descriptions with the other nodes and measure this node's links; return all nodes and measured pairs.
 
-    Node 0 returns all pairs; every other node returns the pairs that it measured itself. `first` is the address and
-    port at which node 0 listens. `waiting` is called with a phrase that says which nodes are missing.
+    Node 0, which listens at `first`, returns all pairs; others those that they measured. `waiting` gets a phrase that
+    names missing nodes.
 
     Raises:
         LaunchError: this node cannot listen, node 0 is lost, or the nodes do not all join within `JOIN_S`.

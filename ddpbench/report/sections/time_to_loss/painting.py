@@ -31,19 +31,13 @@ def names_of(lines: Sequence[TrainedCase], across: int) -> list[str]:
 
 
 def lines_above(names: Sequence[str], across: int) -> int:
-    """Return the number of lines of text in a legend of these names in `across` columns.
-
-    Each row of the legend is as high as its highest name.
-    """
+    """Return the number of lines of text in a legend of these names in `across` columns."""
     heights = [name.count("\n") + 1 for name in names]
     return sum(max(heights[at : at + across]) for at in range(0, len(heights), across))
 
 
 def paint(sheet: Sheet, *, lines: Sequence[TrainedCase], stacked: bool = False) -> None:
-    """Paint the loss by time and by samples in two charts, with the lines' names above.
-
-    The charts are next to each other, or above each other if `stacked`.
-    """
+    """Paint the loss by time and by samples in two charts, above each other if `stacked`, with names above."""
     from matplotlib.lines import Line2D
 
     across = 1 if stacked else 2

@@ -12,9 +12,9 @@ from ddpbench.strategies.frameworks.installed import missing
 class DeepSpeed(Strategy[DeepSpeedOptions]):
     """`deepspeed.initialize` with the workload's optimizer; then `engine(inputs)`, `backward(loss)` and `step()`.
 
-    DeepSpeed's clipping, schedules, progress lines, throughput timer, monitors and loader are off. DeepSpeed's
-    C++ operations are not compiled, so its all-reduce over shared memory is not available. Only inference uses this
-    all-reduce. Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", SC'20.
+    Clipping, schedules, progress lines, timers, monitors and the loader are off. C++ operations are not compiled, so
+    the all-reduce over shared memory, which only inference uses, is missing. Rajbhandari et al., "ZeRO: memory
+    optimizations toward training trillion parameter models", SC'20.
     """
 
     name = "deepspeed"

@@ -11,13 +11,12 @@ from ddpbench.strategies.frameworks.over_ddp import OverDdp
 class Lightning(OverDdp[LightningOptions]):
     """`Trainer.fit` of a LightningModule with automatic optimization, or `Fabric.setup` and `fabric.backward`.
 
-    Both get Lightning's `DDPStrategy`, even with one rank, as with `strategy="ddp"` in a script. The Trainer's logger,
-    checkpoints, progress bar, model summary, sanity validation and replacement of the sampler are off, because batches
-    are ddpbench's. Only the workload may clip gradients or schedule learning rates. The setting `precision = "bf16"`
-    becomes Lightning's `"bf16-mixed"`.
+    Both get Lightning's `DDPStrategy`, even with one rank. Logger, checkpoints, progress bar, model summary, sanity
+    validation and the replacement of the sampler are off, because batches are ddpbench's. `precision = "bf16"` becomes
+    Lightning's `"bf16-mixed"`.
 
     The Trainer's loop is run half a step at a time (`frameworks/inverted.py`). The forward span is `training_step`,
-    including the loss. The Trainer's work between the parts of a step, such as hooks and fetching, is in no span.
+    including the loss. The Trainer's work between the parts of a step is in no span.
     """
 
     name = "lightning"

@@ -25,7 +25,7 @@ WORD_BYTES = 8
 
 
 class TrainerReplica(DdpInsideReplica):
-    """A model that `Trainer.fit` trains. The Trainer's loop pauses when it asks for a batch and before each update."""
+    """A model that `Trainer.fit` trains, in a loop that pauses for each batch and before each update."""
 
     notes_update = True
 

@@ -90,12 +90,11 @@ class _Tf(Strategy[_OptionsT]):
 
 
 class TfMirrored(_Tf[TfMirroredOptions]):
-    """tf.distribute.MirroredStrategy in one process, which has a replica on each of several logical CPU devices.
+    """tf.distribute.MirroredStrategy in one process, which has a replica on each of `world_size` logical CPU devices.
 
-    There are `world_size` devices. The process takes the full global batch and splits it evenly, in the order of
-    samples. The custom training loop follows TensorFlow's guide. The model is made under `strategy.scope()`. A
-    replica's loss is the sum over its samples divided by the global batch size, and Keras' optimizer sums gradients
-    over replicas. Metrics, callbacks, shuffling and checkpoints are absent, because `fit` is not used.
+    The process splits the global batch evenly, in order. As in TensorFlow's guide, the model is made under
+    `strategy.scope()`, a replica's loss is its sum divided by the global batch size, and Keras' optimizer sums
+    gradients over replicas. Metrics, callbacks, shuffling and checkpoints are absent, because `fit` is not used.
     """
 
     name = "tf_mirrored"
