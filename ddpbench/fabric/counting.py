@@ -1,6 +1,6 @@
 """Read how many bytes a fabric's links have carried, from the statistics of their token buckets.
 
-A reading takes milliseconds even on an overloaded machine: connections to the kernel are opened before, and the
+A reading takes milliseconds even while traffic uses all cores: connections to the kernel are opened before, and the
 kernel's messages unpacked here.
 """
 

@@ -59,7 +59,7 @@ class Bounded:
 
     @property
     def excess(self) -> float:
-        """Return the distance from the broken bound, as a fraction of it: 0 within bounds, infinite for a bound of 0."""
+        """Return the distance from the broken bound, as a fraction of it: 0 within bounds, infinite for a bound 0."""
         if self.holds:
             return 0.0
         low = self.least is not None and not self.seen >= self.least
