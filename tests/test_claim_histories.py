@@ -6,7 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from ddpbench.launch.catalog import TableCatalog
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import load_experiment
-from ddpbench.spec.claims import JudgedAgain
+from ddpbench.spec.claims import AnsweredLater, JudgedAgain, PlannedClaim
 from ddpbench.spec.shipped import with_known_answers, with_known_history
 from tests.claim_histories import (
     EXPERIMENTS,
@@ -197,7 +197,8 @@ def test_a_kept_run_takes_what_its_claims_answer_from_the_shipped_experiment(tmp
     assert not any(claim.answers for claim in plan.claims)
     found = with_known_answers(plan.claims, plan.experiment, plan.question)
     assert [claim.answers for claim in found] == ["yes", None, None]
-    assert [replace(claim, answers=None) for claim in found] == list(plan.claims)
+    assert [type(claim) for claim in found] == [AnsweredLater, PlannedClaim, PlannedClaim]
+    assert [{**asdict(claim), "answers": None} for claim in found] == [*map(asdict, plan.claims)]
     for experiment, question in (
         (plan.experiment, "Is it?"),
         ("claim_input_bound", plan.question),
@@ -208,3 +209,19 @@ def test_a_kept_run_takes_what_its_claims_answer_from_the_shipped_experiment(tmp
     assert not any(one.answers for one in with_known_answers(reworded, plan.experiment, plan.question))
     own = [replace(plan.claims[0], answers="no")]
     assert with_known_answers(own, plan.experiment, plan.question) == tuple(own)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_an_answer_that_was_added_after_a_run_is_marked_at_its_claim(name: str) -> None:
+    """A claim that says yes or no was read so by an experiment that is newer than the run."""
+    conclusions = summarize(RunDir(REPORTS / name)).conclusions
+    stored = read_plan(RunDir(REPORTS / name)).claims
+    findings = [finding for finding in conclusions.findings if finding.kind == "claim"]
+    assert len(findings) == len(stored) == len(conclusions.claims)
+    for claim, decided, finding in zip(stored, conclusions.claims, findings, strict=True):
+        later = claim.answers is None and decided.answers is not None
+        assert decided.answered_later is later
+        assert (f'its answer "{decided.answers}" was added after the run' in finding.tags) is later
+    if conclusions.answer[0].text.startswith(("Yes", "No:")):
+        assert any(one.answers for one in conclusions.claims)
+        assert not any("was added after" in tag for tag in conclusions.answer[0].tags), "it is of one claim"

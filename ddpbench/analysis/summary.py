@@ -71,6 +71,8 @@ class DecidedClaim:
     source: str
     answers: YesOrNo | None = None
     """Answer to the experiment's question if the claim holds."""
+    answered_later: bool = False
+    """True if `answers` was added to the experiment after the run."""
     kind: ClaimKind
     margin: float
     """Difference that the claim requires (kind `faster`) or allows (kind `as fast`), as a fraction."""

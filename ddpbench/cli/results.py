@@ -6,7 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,10 @@ from ddpbench.cli.lines import aligned, columns_here, say, show
 from ddpbench.naming import Namer, columns
 from ddpbench.records import RunDir
 from ddpbench.records.archive import outdated
+from ddpbench.report.captions import shared_words
+from ddpbench.report.rows import rows_of
 from ddpbench.spec import grouping
+from ddpbench.spec.grouping import Label
 from ddpbench.strategies.traits import traits_of
 from ddpbench.text_safety import JOINT, on_one_line
 from ddpbench.units import format_number
@@ -128,10 +131,18 @@ def doubts(summary: RunSummary) -> list[str]:
 
 
 def answered(summary: RunSummary) -> list[str]:
-    """Return a line for each failed case, then the answer's sentences, each with a line of qualifications, if any."""
-    lines = failed(summary)
-    for one in each_tag_once(summary.conclusions.answer):
-        lines += [one.text, *([f"  {'; '.join(one.beneath)}"] if one.beneath else [])]
+    """Return a line for each failed case, then the answer's sentences, each with a line of qualifications, if any.
+
+    If all cases share labels, these have a line before the answer, as on the page, with all that is shared. So they
+    take no qualification's place.
+    """
+    answer, words = each_tag_once(summary.conclusions.answer), shared_words(rows_of(summary))
+    shared = [tag for one in answer for tag in one.tags if tag in words]
+    shared = shared if any(isinstance(tag, Label) for tag in shared) else []
+    lines = [*failed(summary), *([f"all cases: {JOINT.join(shared)}"] if shared else [])]
+    for one in answer:
+        rest = replace(one, tags=tuple(tag for tag in one.tags if tag not in shared)).beneath
+        lines += [one.text, *([f"  {'; '.join(rest)}"] if rest else [])]
     return lines
 
 

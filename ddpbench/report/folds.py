@@ -54,8 +54,8 @@ def open_findings(findings: Sequence[Finding]) -> int:
 def without_repeats(findings: Iterable[Finding], answer: Collection[Finding]) -> list[Finding]:
     """Return the findings that the answer does not repeat.
 
-    The answer repeats a finding if it has an equal one, or one with the same section and all its cases. Findings on
-    claims are always kept.
+    The answer repeats a finding if it has an equal one, or one with the same section and all its cases, unless the
+    finding compares cases and so has an interval. Findings on claims are always kept.
     """
     return [
         one
@@ -65,7 +65,9 @@ def without_repeats(findings: Iterable[Finding], answer: Collection[Finding]) ->
 
 
 def _within(one: Finding, answer: Finding) -> bool:
-    return one.evidence == answer.evidence and bool(one.cases) and {*one.cases} <= {*answer.cases}
+    compares = one.ratio is not None or bool(one.ratios)
+    within = bool(one.cases) and {*one.cases} <= {*answer.cases} and not compares
+    return one.evidence == answer.evidence and within
 
 
 def in_short(text: str) -> tuple[str, str]:

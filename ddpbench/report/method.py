@@ -160,7 +160,7 @@ _TERMS: tuple[tuple[str, str], ...] = (
         "oversubscribed",
         (
             "Ranks times threads exceed the cores, and ranks compute for over 2 % of the time, unlike replays that "
-            "sleep. Such cases are kept out of findings and fits."
+            "sleep. Of findings and fits, only claims use them."
         ),
     ),
     (

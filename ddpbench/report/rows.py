@@ -83,6 +83,8 @@ class Row(CaseSummary):
         words = [] if self.ok else [self.status]
         if self.ok and self.unproved:
             words.append("unproved")
+        if traits_of(self.case).engine != "torch":
+            words.append("other kernels, no speed-up over torch")
         if not traits_of(self.case).exact:
             known = traits_of(self.case).promise is not None
             words.append("another path of training" if known else "strategy not known here")

@@ -239,6 +239,11 @@ class PlannedClaim:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AnsweredLater(PlannedClaim):
+    """A claim of a run whose `answers` was added to the shipped experiment after the run."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Matched:
     pairs: tuple[tuple[str, str], ...]
     sides: tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]

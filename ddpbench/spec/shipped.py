@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
 from ddpbench.shipped import shipped_experiments
-from ddpbench.spec.claims import Earlier, JudgedAgain, Past, PlannedClaim, YesOrNo, past
+from ddpbench.spec.claims import AnsweredLater, Earlier, JudgedAgain, Past, PlannedClaim, YesOrNo, past
 from ddpbench.spec.documents import parse, read_text
 
 
@@ -44,6 +44,7 @@ def with_known_answers(
     """Return a run's claims with their answers to the experiment's question.
 
     Without own answers, claims get those of the shipped experiment of the same name and `question`, matched by wording.
+    Such a claim is an `AnsweredLater`.
     """
     if not claims or any(claim.answers is not None for claim in claims):
         return tuple(claims)
@@ -51,7 +52,12 @@ def with_known_answers(
     if shipped.question != question:
         return tuple(claims)
     known = {claim.says: claim.answers for claim in shipped.claims}
-    return tuple(replace(claim, answers=known.get(claim.says)) for claim in claims)
+    return tuple(_answered(claim, known.get(claim.says)) for claim in claims)
+
+
+def _answered(claim: PlannedClaim, answers: YesOrNo | None) -> PlannedClaim:
+    stored = {one.name: getattr(claim, one.name) for one in fields(claim)}
+    return claim if answers is None else AnsweredLater(**{**stored, "answers": answers})
 
 
 def _with_own(claim: PlannedClaim, run_id: str, known: Sequence[Sequence[Past]]) -> PlannedClaim:

@@ -22,7 +22,6 @@ from ddpbench.analysis.statistics.judgement import (
     longer,
     longer_or_shorter,
     plain,
-    shown_above,
     takes_longer,
 )
 from tests.folders import modules_of
@@ -90,7 +89,7 @@ def test_a_standing_has_the_words_of_its_verdict() -> None:
     assert words("best", 1.1) == ("best strategy", "best")
     assert words("as good", 1.016) == ("as good as the best strategy (at most 1.6 % longer)", "as good")
     assert words("slower", 1.1) == ("slower", "5.0 % longer")
-    assert words("cannot tell", 1.1)[0] == "cannot tell: at most 10 % longer than the fastest other strategy"
+    assert words("cannot tell", 1.1)[0] == "cannot tell: within 10 % of the fastest other strategy"
     assert words("too few", 1.1) == ("too few rounds to compare", "")
 
 
@@ -144,14 +143,13 @@ def test_a_difference_that_is_not_shown_has_no_bound_of_zero() -> None:
     assert longer_or_shorter(Interval(0.9, 0.8, 0.9999)) == "20 % shorter"
 
 
-def test_what_would_be_shown_is_the_widest_half_width_and_the_resolution() -> None:
-    """The half-widths are 5 % and 10 % of the ratio; any ratio above 1.1 * 1.001 would be shown."""
-    wide = Interval(1.0, 1 / 1.1, 1.1)
-    assert shown_above([Interval(1.0, 1 / 1.05, 1.05), wide]) == "11 %"
-    assert shown_above([Interval(1.2, 1.2 / 1.05, 1.2 * 1.05)]) == "5.2 %"
-    assert shown_above([Interval(1.0)]) == ""
-    for factor, verdict in ((1.1, "unresolved"), (1.102, "slower")):
-        assert judged(wide.scaled(factor), 9).verdict == verdict
+def test_a_bound_on_an_undecided_difference_is_the_same_from_both_sides() -> None:
+    """A step may be 4.7 % longer than the other's, and the other's 5.4 % longer: 1 / 0.949."""
+    ratio = Interval(0.997, 0.949, 1.047)
+    for one in (ratio, ratio.reciprocal()):
+        assert Standing(verdict="cannot tell", against="b", ratio=one).apart == "5.4 %"
+        assert judged(one, 9).phrase() == "not told apart (up to 5.4 %)"
+    assert Standing(verdict="cannot tell", against="b", ratio=Interval(1.0)).apart == ""
 
 
 def test_no_other_module_decides_whether_a_ratio_is_shown_to_differ_from_one() -> None:

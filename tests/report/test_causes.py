@@ -250,7 +250,7 @@ def test_a_cap_that_cannot_be_told_from_the_best_is_not_called_as_good() -> None
     assert picture.heading == "DDP: no bucket cap is shown to be best or as good everywhere"
     assert "No frame: no cap is shown to be best or as good" in picture.caption
     assert any(
-        "cannot tell: at most 3.1 % longer than the fastest other" in cell.under
+        "cannot tell: within 3.1 % of the fastest other" in cell.under
         for row in picture.table.rows
         for cell in row
     )

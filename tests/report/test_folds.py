@@ -9,6 +9,7 @@ import pytest
 
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.sentences import sentence
+from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.records import RunDir
 from ddpbench.report import write_report
 from ddpbench.report.figure_texts import words_in
@@ -95,6 +96,9 @@ def test_a_finding_that_the_answer_contains_is_not_repeated() -> None:
     nobody = finding("scaling")
     kept = without_repeats([same, other, elsewhere, claim, nobody, answer], [answer])
     assert kept == [other, elsewhere, claim, nobody]
+    compares = replace(same, ratio=Interval(1.2, 1.1, 1.3))
+    assert without_repeats([compares], [answer]) == [compares], "its interval is of these two cases"
+    assert without_repeats([compares], [answer, compares]) == []
 
 
 def test_what_findings_have_in_common_is_said_once(tmp_path: Path) -> None:

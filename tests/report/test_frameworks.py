@@ -11,6 +11,7 @@ import pytest
 from ddpbench.analysis import summarize
 from ddpbench.analysis.summary import RunSummary
 from ddpbench.records import RunDir
+from ddpbench.report.folds import without_repeats
 from ddpbench.report.page import _in_short
 from ddpbench.report.parts import Table
 from ddpbench.report.rows import rows_of
@@ -87,8 +88,9 @@ def test_two_kinds_of_one_framework_are_two_names(frameworks: RunSummary) -> Non
 
 def test_each_ratio_of_a_sentence_on_several_is_in_the_report_s_data(frameworks: RunSummary) -> None:
     (finding,) = [one for one in json.loads(embedded_json(frameworks))["findings"] if "ratios" in one]
-    assert len(finding["ratios"]) == len(finding["cases"]) - 1 == 6
-    assert finding["text"].startswith("Accelerate, Lightning (api=trainer) and 4 others against DDP")
+    assert len(finding["ratios"]) == len(finding["cases"]) - 1 == 5
+    named = "Accelerate, Lightning (api=trainer), Lightning (api=fabric), the HF Trainer and Ray Train"
+    assert finding["text"].startswith(f"{named} against DDP")
     assert "21 of 41 launches of Ray Train and DDP disturbed" in finding["tags"]
     assert max(one["high"] for one in finding["ratios"]) == pytest.approx(1.235, abs=0.005)
     section = strategies.section(
@@ -96,6 +98,24 @@ def test_each_ratio_of_a_sentence_on_several_is_in_the_report_s_data(frameworks:
     )
     assert section is not None
     assert [row[3].text for row in section.tables[0].rows].count("cannot tell") == 6
+
+
+def test_the_answer_s_wrappers_are_those_of_the_findings_and_of_the_table(frameworks: RunSummary) -> None:
+    """The answer counts six that compute with torch; each has its verdict in a finding, and so have the other two."""
+    (answer,) = frameworks.conclusions.answer
+    shown = without_repeats(frameworks.conclusions.findings, frameworks.conclusions.answer)
+    compared = [one for one in shown if one.kind == "strategies"]
+    counted = [one for one in compared if {*one.cases} <= {*answer.cases}]
+    others = [one for one in compared if one not in counted]
+    assert [one.verdict for one in counted] == ["faster", "unresolved"]
+    assert counted[0].text.startswith("DDP is 37 % [25, 49] faster than DeepSpeed at 2 ranks")
+    assert {case for one in counted for case in one.cases} == {*answer.cases}
+    assert [one.verdict for one in others] == ["faster", "unresolved"]
+    for name, one in zip(("TF Mirrored", "TF MultiWorker"), others, strict=True):
+        assert f"{name} computes with other kernels" in one.tags
+    rows = [row for row in rows_of(frameworks) if row.strategy_name.startswith("TF ")]
+    assert len(rows) == 4
+    assert all(row.speedup is None and "other kernels, no speed-up over torch" in row.flaws for row in rows)
 
 
 def test_launches_that_were_planned_and_not_made_are_not_told_as_made(frameworks: RunSummary) -> None:

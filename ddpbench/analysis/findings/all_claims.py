@@ -8,8 +8,14 @@ from itertools import chain, combinations
 
 from ddpbench.analysis.finding import Finding
 from ddpbench.analysis.findings.below_one import all_below_one
-from ddpbench.analysis.findings.claims import EARLIER, SHARED_CORES
-from ddpbench.analysis.findings.effects import ClaimedEffect, Opening, effects_of, opening_of
+from ddpbench.analysis.findings.claims import ADDED, EARLIER, SHARED_CORES
+from ddpbench.analysis.findings.effects import (
+    ClaimedEffect,
+    Opening,
+    effects_of,
+    opening_of,
+    over_equal_sizes,
+)
 from ddpbench.analysis.findings.inputs import inputs_answer
 from ddpbench.analysis.findings.options import option_answer
 from ddpbench.analysis.findings.wording import fitting
@@ -34,8 +40,8 @@ _COUNTED: Mapping[ClaimVerdict, tuple[str, str]] = {
     "does not hold": ("does not hold", "do not hold"),
     "cannot tell": ("cannot be told", "cannot be told"),
 }
-_OF_ONE_CLAIM = (EARLIER, "claimed in", "corrected for", "the difference may")
-"""Beginnings of tags that concern a single claim's source or comparisons."""
+_OF_ONE_CLAIM = (ADDED, EARLIER, "claimed in", "corrected for", "the difference may")
+"""Beginnings of tags that concern a single claim's source, answer or comparisons."""
 
 
 def claims_answer(
@@ -59,7 +65,9 @@ def claims_answer(
         return None
     usable = [run for run in cases if run.case_id not in withheld]
     opening = opening_of(claims)
-    effects = effects_of(claims, cases, opening)
+    effects, replaced = over_equal_sizes(
+        effects_of(claims, usable, opening), usable, max(one.comparisons for one in claims)
+    )
     decided = opening in ("yes", "no")
     if effects and not decided and (asked := _on_settings(claims, usable)) is not None:
         more = [
@@ -80,7 +88,8 @@ def claims_answer(
             for end in ends
         )
         missing = below is not None and below.clause not in text
-        tags = chain([below.tag] if missing and below is not None else [], [_counted(claims)], tags)
+        before = [below.tag] if missing and below is not None else []
+        tags = chain(before, [one.text() for one in replaced], [_counted(claims)], tags)
     return Finding(
         kind="answer",
         text=sentence(text),
@@ -106,14 +115,20 @@ def _on_settings(claims: Sequence[DecidedClaim], cases: Sequence[CaseRun]) -> Fi
 
 
 def _joined(opening: Opening, effects: Sequence[ClaimedEffect]) -> str:
-    """Join the effects to a sentence: with `and` if two successive effects have the same faster case, else with `;`."""
+    """Join the effects to a sentence: with `and` if two successive effects have the same faster case, else with `;`.
+
+    An effect of another strategy that follows such an effect is put in brackets, because it has neither of its cases.
+    """
     first, *others = effects
     text, before = first.text(leading=not opening), effects[0]
-    continued = False
+    aside = whole = False  # the next effect may be in brackets; it must name both of its cases
     for one in others:
         same = one.continues(before)
-        text += f"{' and ' if same else '; '}{one.text(None if continued else before)}"
-        before, continued = one, same
+        if aside and one.follows(before):
+            text += f" ({one.text(before)})"
+        else:
+            text += f"{' and ' if same else '; '}{one.text(None if whole else before)}"
+        aside, whole, before = same and bool(one.common), same or aside, one
     return f"{opening}: {text}" if opening else text
 
 

@@ -36,8 +36,8 @@ from ddpbench.analysis.statistics.judgement import (
     MARGIN_WORDS,
     RATIO_THRESHOLD,
     Judgement,
+    fastest_other,
     plain,
-    shown_above,
     takes_longer,
 )
 from ddpbench.analysis.statistics.stats import MIN_ROUNDS, rounds_for
@@ -47,7 +47,7 @@ from ddpbench.naming import Namer, layout_in_words, layout_of, ranks_of, workloa
 from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import PANEL, SCALE, VARIANT, Label
 from ddpbench.strategies.traits import traits_of
-from ddpbench.units import counted, format_at_least, format_at_most, format_two_digits_down
+from ddpbench.units import counted, format_at_least, format_two_digits_down
 
 ASKED: tuple[FindingKind, ...] = ("loss", "lead", "links", "inputs", "precision", "threads")
 """Kinds of findings that answer a sweep's question, the most informative first."""
@@ -206,10 +206,11 @@ def _in_one(choice: Choice) -> str:
             else f"{ranks} train fastest with {spoken}"
         )
         every = listed([first or spoken, *kinds[1:]])
+        apart, count = _apart_by(choice), f"{len(kinds)} kinds of it"
         ends = [
-            *tied_words(choice.ties, f" between {every}", f": {every}"),
-            f"{[*tied_words(choice.ties)][-1]}: {every}",
-            *tied_words(choice.ties, f" between {len(kinds)} kinds of it", f": {len(kinds)} kinds of it"),
+            *tied_words(choice.ties, apart, f" between {every}", f": {every}"),
+            f"{[*tied_words(choice.ties, apart)][-1]}: {every}",
+            *tied_words(choice.ties, apart, f" between {count}", f": {count}"),
         ]
         return fitting(f"{start}; {end}" for end in ends)
     if choice.tied:
@@ -235,13 +236,20 @@ def _tied(choice: Choice, name: str, ranks: str, gain: str, strategies: Collecti
         other = "strategy" if choice.chosen.case.strategy not in strategies else "other case"
         shown = f"no {other} is shown to be faster"
         start = f"{gain}; {shown}" if gain else f"{shown} than {name} at {ranks}"
-        if least := shown_above(one.ratio for one in choice.ties):
-            yield f"{start}: it would have to be by over {least}"
+        if apart := _apart_by(choice):
+            yield f"{start}: {name} is {fastest_other(apart)}"
+            yield f"{start}: at most {apart}"
         yield start
         return
     start = gain or f"no strategy is shown to be faster than {name} at {ranks}"
     for which in names:
-        yield from (f"{start}; {tie}" for tie in tied_words(choice.ties, f" from {which}", f" to {which}"))
+        ties = tied_words(choice.ties, _apart_by(choice), f" from {which}", f" to {which}")
+        yield from (f"{start}; {tie}" for tie in ties)
+
+
+def _apart_by(choice: Choice) -> str:
+    """Return the bound on the chosen case's difference from the fastest other, as the case's row of a table has it."""
+    return choice.standing.apart if choice.standing is not None else ""
 
 
 def _rest(choice: Choice) -> list[str]:
@@ -366,16 +374,19 @@ def _limits(choices: Sequence[Choice], places: _Places) -> list[str]:
 
 
 def _undecided_at_most(choices: Sequence[Choice], places: _Places, text: str) -> Iterator[str]:
-    worst = max(
-        (one for one in choices if one.most_behind), key=lambda one: one.most_behind or 0.0, default=None
-    )
-    if worst is None or worst.most_behind is None:
+    unsure = [
+        (one, standing)
+        for one in choices
+        if (standing := one.standing) is not None and standing.apart and standing.longer
+    ]
+    if not unsure:
         return
+    worst, standing = max(unsure, key=lambda one: one[1].longer)
+    if not any(f"{words} {standing.apart}" in text for words in ("within", "at most")):
+        other = f"{fastest_other(standing.apart)}'s{places.where(worst)}"
+        yield f"the step of {places.name(worst)} is {other}"
     if worst.doubt is not None:
-        yield _undecided(worst, *worst.doubt, short=(shown_above([worst.doubt[1].ratio]) or "none") in text)
-    other = f"the fastest other's{places.where(worst)}"
-    yield f"the step of {places.name(worst)} is at most {format_at_most(worst.most_behind - 1)} longer than {other}"
-    if worst.doubt is not None:
+        yield _undecided(worst.doubt[1])
         reasons = {_named_as(one) for one in choices if one.tied}
         yield from reasons if len(reasons) == 1 else ()
 
@@ -434,20 +445,13 @@ def _named_as(choice: Choice) -> str:
     return "named as the fastest of those that cannot be told apart, by its mean"
 
 
-def _undecided(choice: Choice, other: CaseRun, doubt: Judgement, *, short: bool) -> str:
-    """State the precision, and the number of rounds needed if they scatter like the measured ones."""
-    low, high = doubt.ratio.low, doubt.ratio.high
+def _undecided(doubt: Judgement) -> str:
+    """State the number of rounds needed to decide a comparison, if further rounds scatter like the measured ones."""
     needed = rounds_for(doubt.ratio, doubt.rounds)
-    assert low is not None
-    assert high is not None
     assert needed is not None
     digits = 1 - math.floor(math.log10(needed))
-    wanted = f"±{MARGIN_WORDS} would take about {round(needed, digits):,.0f} rounds"
-    if short:
-        return f"{wanted}, of which {doubt.rounds} were made"
-    known = format_at_most(math.sqrt(high / low) - 1)
-    made, name = counted(doubt.rounds, "round"), called(other, choice.ranked)
-    return f"{made} tell the ratio to {name} to ±{known}, and {wanted}"
+    rounds = f"{round(needed, digits):,.0f} rounds"
+    return f"±{MARGIN_WORDS} would take about {rounds}, of which {doubt.rounds} were made"
 
 
 _BY = {"plain": "by rank 0", "dcp": "by all ranks"}

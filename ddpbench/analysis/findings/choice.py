@@ -70,13 +70,9 @@ class Choice:
         return self.gain is not None and above_one(self.gain)
 
     @property
-    def most_behind(self) -> float | None:
-        """Return how many times as long as the fastest other case's step the chosen one may be.
-
-        None if no case is tied, or if this upper end of the interval is at most 1.
-        """
-        most = self.standings[self.chosen.case_id].ratio.high if self.tied else None
-        return most if most is not None and most > 1 else None
+    def standing(self) -> Standing | None:
+        """Return the chosen case's standing if a case is tied with it; otherwise None."""
+        return self.standings[self.chosen.case_id] if self.tied else None
 
     @property
     def behind(self) -> list[tuple[CaseRun, Interval]]:

@@ -57,7 +57,7 @@ from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.analysis.summary import ClaimVerdict, DecidedClaim, HeldPair, PairVerdict
 from ddpbench.naming import Namer, ranks_of
 from ddpbench.spec import Case, grouping
-from ddpbench.spec.claims import JudgedAgain, Of, Past, PlannedClaim
+from ddpbench.spec.claims import AnsweredLater, JudgedAgain, Of, Past, PlannedClaim
 from ddpbench.spec.grouping import PANEL, SCALE, VARIANT
 from ddpbench.units import counted
 
@@ -154,6 +154,7 @@ def _decided(
         history=_before(claim.history, verdict, held),
         source=claim.source,
         answers=claim.answers,
+        answered_later=isinstance(claim, AnsweredLater),
         kind=claim.kind,
         margin=claim.margin,
         of=claim.of,
@@ -225,6 +226,17 @@ def _allowing(ratio: Interval, pair: _Pair) -> Interval:
         return ratio
     mine, other = (1 - (run.shared_cores_share or 0.0) for run in pair)
     return replace(ratio, low=ratio.low * mine, high=ratio.high / other)
+
+
+def step_ratio(a: CaseRun, b: CaseRun, comparisons: int) -> Interval | None:
+    """Return A's step time divided by B's, with the interval that a claim on the two would have.
+
+    The interval is corrected for `comparisons`. None if the two cases cannot decide a claim.
+    """
+    found = None if _unable((a, b), Names((a, b))) else _compared(a, b, of="step time")
+    if found is None or not _enough(found):
+        return None
+    return _allowing(found.time_ratio(ALPHA / comparisons), (a, b))
 
 
 def _judgement(
@@ -326,6 +338,7 @@ def _finding(one: DecidedClaim, by_id: Mapping[str, CaseRun], names: Names) -> F
         tags=(
             *([f"claimed in {one.source}"] if one.source else []),
             *([history] if (history := earlier(one)) else []),
+            *([f'{ADDED} "{one.answers}" was added after the run'] if one.answered_later else []),
             *_labels(runs),
             *conditions([run for run in runs if run.timings]),
             *([SHARED_CORES] if shared else []),
@@ -340,6 +353,8 @@ def _finding(one: DecidedClaim, by_id: Mapping[str, CaseRun], names: Names) -> F
     )
 
 
+ADDED = "its answer"
+"""Beginning of the tag of a claim whose answer to the question was added after the run."""
 EARLIER = "earlier verdict"
 """Beginning of the tag with a claim's earlier verdicts."""
 

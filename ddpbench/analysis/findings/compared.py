@@ -169,15 +169,19 @@ def _sorted(compared: Sequence[_Decision]) -> list[_Decision]:
 
 
 def _open_together(compared: Sequence[_Decision]) -> tuple[list[_Decision], dict[str, list[_Decision]]]:
-    """Return the comparisons that begin a sentence, and the further ones of each sentence by the first pair's name."""
-    open_: dict[str, list[_Decision]] = {}
+    """Return the comparisons that begin a sentence, and the further ones of each sentence by the first pair's name.
+
+    Those of one sentence compute with one library, because the answer counts only wrappers that compute with torch.
+    """
+    open_: dict[tuple[str, str], list[_Decision]] = {}
     for pair, judged in compared:
         if (
             pair.kind == "strategies"
             and judged.verdict == "unresolved"
             and pair.a.case.nodes == pair.b.case.nodes
         ):
-            open_.setdefault(pair.b.case_id, []).append((pair, judged))
+            key = (pair.b.case_id, traits_of(pair.a.case).engine)
+            open_.setdefault(key, []).append((pair, judged))
     together = {group[0][0].name: group for group in open_.values() if len(group) > 1}
     others = {pair.name for group in together.values() for pair, _ in group[1:]}
     return [one for one in compared if one[0].name not in others], together

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from ddpbench.analysis.findings.claims import step_ratio
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.interval import Interval
 from ddpbench.analysis.statistics.judgement import (
@@ -19,11 +20,12 @@ from ddpbench.analysis.statistics.judgement import (
 )
 from ddpbench.analysis.summary import DecidedClaim, HeldPair
 from ddpbench.naming import Namer, layout_of, spelled_out
-from ddpbench.spec import Case
+from ddpbench.spec import Case, grouping
 from ddpbench.spec.grouping import PANEL, SCALE, VARIANT
 from ddpbench.units import format_at_most
 
 Opening = Literal["yes", "no", "it depends", ""]
+_SIZE = ("world_size", "nodes", "ranks_per_node")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,8 +81,8 @@ class ClaimedEffect:
         elif self.kind == "equal":
             phrase = self._equal(before, leading=leading)
         elif self.continues(before):
-            return f"{is_faster(self.ratio, than=True)} {self.slow.words}"
-        elif self._follows(before):
+            return f"{is_faster(self.ratio, than=True)} {self._on(self.slow.words)}"
+        elif self.follows(before):
             phrase = f"{self.common} {(takes_longer if self.steps else is_faster)(self.ratio)}"
         elif self.steps:
             slow = f"a step of {self._named(self.slow.words if leading else self.slow.spelled)}"
@@ -94,12 +96,16 @@ class ClaimedEffect:
         return f"{phrase} for {self.place}" if self.place else phrase
 
     def continues(self, before: ClaimedEffect | None) -> bool:
-        """Return whether the preceding effect has the same faster case."""
+        """Return whether the preceding effect has the same faster case.
+
+        It must compare two strategies: after `FSDP is 2.5 times as fast`, a further slower case would seem to be the
+        one that both numbers are about.
+        """
         return (
             before is not None
             and before.kind == self.kind == "faster"
             and before.fast_id == self.fast_id != ""
-            and not self.common
+            and not before.common
             and not (before.steps or self.steps or before.place or self.place)
         )
 
@@ -108,14 +114,15 @@ class ClaimedEffect:
         bound = format_at_most(max(high - 1, 1 / low - 1 if low else math.inf))
         if leading:
             return f"{bound} or less separates {self._both}"
-        if self._follows(before):
+        if self.follows(before):
             return f"{self.common} differs by at most {bound}"
         return f"steps of {self._both} differ by at most {bound}"
 
     def _growth(self, before: ClaimedEffect | None, *, leading: bool) -> str:
         sizes = f"from {self.fast.words} to {self.slow.words}"
         if before is not None and before.kind == "growth":
-            return f"{plain(self.ratio)} times with {self.common} {sizes}"
+            where = "" if self.sizes == before.sizes else f" {sizes}"
+            return f"{plain(self.ratio)} times with {self.common}{where}"
         if leading:
             return f"{plain(self.ratio)} times as long takes a step with {self.common} {sizes} ranks"
         return f"{sizes} ranks, a step takes {plain(self.ratio)} times as long with {self.common}"
@@ -130,10 +137,16 @@ class ClaimedEffect:
         sides = f"{self._on(self.fast.spelled)} {joint} {self._on(self.slow.words)}"
         return f"{self.common} is {is_faster(self.ratio)} {sides}"
 
-    def _follows(self, before: ClaimedEffect | None) -> bool:
+    @property
+    def sizes(self) -> tuple[str, str]:
+        """Return the words for the two cases, which are numbers of ranks if the effect is a growth."""
+        return self.fast.words, self.slow.words
+
+    def follows(self, before: ClaimedEffect | None) -> bool:
+        """Return whether the preceding effect compares the same two settings of another strategy."""
         if before is None or not self.common or not before.common:
             return False
-        mine, others = (self.fast.words, self.slow.words), (before.fast.words, before.slow.words)
+        mine, others = self.sizes, before.sizes
         if self.kind == "equal":
             return {*mine} == {*others}
         return before.kind == self.kind and before.steps == self.steps and mine == others
@@ -143,6 +156,11 @@ class ClaimedEffect:
         if not self.common:
             return side
         return f"{'on' if self.fast.layout else 'with'} {side}"
+
+    @property
+    def spelled(self) -> str:
+        """Return the faster case's name for its first mention."""
+        return self._named(self.fast.spelled)
 
     def _named(self, side: str) -> str:
         return f"{self.common} {self._on(side)}" if self.common else side
@@ -223,16 +241,69 @@ def effects_of(
                 shown[effect.pair] = effect  # keeps the place of the undecided effect
     decided = any(one.kind != "open" for one in shown.values())
     found = list(shown.values()) if decided else []
-    return found if opening == "no" else _continued_last(found)
+    return found if opening == "no" else _joinable(found)
 
 
-def _continued_last(effects: Sequence[ClaimedEffect]) -> list[ClaimedEffect]:
-    """Put an effect and its continuation last, so that no third effect seems to continue the first."""
+def _joinable(effects: Sequence[ClaimedEffect]) -> list[ClaimedEffect]:
+    """Put an effect and its continuation last, so that no third effect seems to continue the first.
+
+    If the continuation compares two settings of one strategy, both come first, then other strategies' like it.
+    """
     for first in effects:
         for one in effects:
             if one is not first and one.continues(first):
-                return [*(other for other in effects if other is not first and other is not one), first, one]
+                others = [other for other in effects if other is not first and other is not one]
+                if not one.common:
+                    return [*others, first, one]
+                alike = [other for other in others if other.follows(one)]
+                side = replace(first.fast, words=one.spelled, spelled=one.spelled)
+                rest = [other for other in others if other not in alike]
+                return [replace(first, fast=side), one, *alike, *rest]
     return list(effects)
+
+
+def over_equal_sizes(
+    effects: Sequence[ClaimedEffect], cases: Sequence[CaseRun], comparisons: int
+) -> tuple[list[ClaimedEffect], list[ClaimedEffect]]:
+    """Return the effects with two strategies' growth over equal numbers of ranks, and the effect that was replaced.
+
+    If claims are on growth over different numbers of ranks, one strategy's growth is replaced by that over the other's
+    numbers, if it was measured there. Its interval is corrected for `comparisons`, those of the claims, and one more.
+    """
+    growing = [one for one in effects if one.kind == "growth"]
+    for one in growing:
+        for other in growing:
+            known = {own.sizes for own in growing if own.common == one.common}
+            if one.common == other.common or other.sizes in known:
+                continue
+            ends = [_at_size_of(end, one, cases) for end in _ends(other, cases)]
+            few, many = ends if len(ends) == 2 else (None, None)
+            ratio = step_ratio(many, few, comparisons + 1) if few is not None and many is not None else None
+            if few is not None and many is not None and ratio is not None:
+                pair = frozenset((few.case_id, many.case_id))
+                moved = replace(
+                    one, pair=pair, ratio=ratio, fast=other.fast, slow=other.slow, fast_id=few.case_id
+                )
+                return [moved if own is one else own for own in effects], [one]
+    return list(effects), []
+
+
+def _ends(effect: ClaimedEffect, cases: Sequence[CaseRun]) -> list[CaseRun]:
+    """Return the two cases of an effect, the one with fewer ranks first."""
+    found = [run for run in cases if run.case_id in effect.pair]
+    return sorted(found, key=lambda run: run.case.world_size)
+
+
+def _at_size_of(end: CaseRun, effect: ClaimedEffect, cases: Sequence[CaseRun]) -> CaseRun | None:
+    """Return the case like those of `effect` that has the ranks and nodes of `end`; None if there is none."""
+    own = {grouping.alike(run.case, but=_SIZE) for run in _ends(effect, cases)}
+    for run in cases:
+        same = all(
+            grouping.panel_value(run.case, name) == grouping.panel_value(end.case, name) for name in _SIZE
+        )
+        if same and own == {grouping.alike(run.case, but=_SIZE)}:
+            return run
+    return None
 
 
 def _telling(claim: DecidedClaim, *, refuting: bool) -> list[HeldPair]:

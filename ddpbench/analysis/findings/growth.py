@@ -74,7 +74,7 @@ def _finding(series: Sequence[_ByNodes], sizes: Sequence[int]) -> Finding | None
         kind="growth",
         text=sentence(text),
         tags=(
-            f"at {most} nodes {names[1]} takes {plain(judged.ratio)} times as long",
+            f"at {most} nodes {names[1]} has {plain(judged.ratio)} times the network time",
             "network time: while any rank transfers, computing or not",
             *_theory(pair, few, most),
             *grouping.qualifiers(worst[most].case),

@@ -12,7 +12,14 @@ from ddpbench.analysis.judging import rate_ratio
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.judgement import EQUAL, above_one, is_faster, takes_longer, under_one
+from ddpbench.analysis.statistics.judgement import (
+    CANNOT_TELL,
+    EQUAL,
+    above_one,
+    is_faster,
+    takes_longer,
+    under_one,
+)
 from ddpbench.analysis.summary import DecidedClaim
 from ddpbench.naming import Namer
 from ddpbench.spec import grouping
@@ -51,7 +58,10 @@ def option_answer(
             continue
         tied = [run for run in judged if run is not best and not above_one(standings[run.case_id].ratio)]
         name = Namer(run.case for run in cases).spoken_strategy(best.case)
-        text, beneath = _sentence(best, tied, key, name, gain, [*_rival(best, cases, families), ""], families)
+        apart = standings[best.case_id].apart
+        ties = [*tied_words([families.judge(run, best) for run in tied], apart)]
+        ties[-1:-1] = [f"{CANNOT_TELL}: within {apart}"] if len(ties) > 1 else []
+        text, beneath = _sentence(best, tied, key, name, gain, [*_rival(best, cases, families), ""], ties)
         least = min(judged, key=lambda run: run.case.options[key])
         cut = f"{name} with {key}={least.case.options[key]:g}"
         return Finding(
@@ -79,16 +89,16 @@ def _sentence(
     name: str,
     gain: Interval,
     rivals: Sequence[str],
-    families: Families,
+    ties: Sequence[str],
 ) -> tuple[str, list[str]]:
     numbers = sorted(run.case.options[key] for run in (best, *tied))
     values = [f"{number:g}" for number in numbers]
-    ties = [*tied_words([families.judge(run, best) for run in tied])]
     with_best = f"with {best.case.options[key]:g}, {name}"
     which = [f" ({tie}): {with_best}" for tie in ties] if tied else [f": {name}"]
     head, gained = f"{series_of(values, 'or')} {key}", f"trains {is_faster(gain, than=True)} one rank"
     text = fitting(f"{head}{tie} {rival}{gained}" for rival in rivals for tie in which)
-    beneath = [f"between {series_of(values, 'and')} {key} {ties[0]}"] if tied and ties[0] not in text else []
+    bounded = any(tie in text for tie in ties[:-1] or ties)
+    beneath = [f"between {series_of(values, 'and')} {key} {ties[0]}"] if tied and not bounded else []
     return text, beneath
 
 
@@ -99,7 +109,7 @@ def _varied(cases: Sequence[CaseRun], claims: Sequence[DecidedClaim]) -> Iterato
         for held in claim.pairs
         for key in _keys([run for run in cases if run.case_id in (held.a, held.b)])
     }
-    able = [run for run in cases if run.status == "ok" and run.timings]
+    able = [run for run in cases if run.status == "ok" and run.timings and not run.oversubscribed]
     for members in grouped(able, lambda run: grouping.alike(run.case, but=("options_json",))).values():
         keys = _keys(members)
         if len(members) >= FEWEST_VALUES and len(keys) == 1 and named.issuperset(keys):

@@ -14,8 +14,8 @@ from ddpbench.analysis.statistics.judgement import (
     EQUAL,
     MARGIN,
     Judgement,
+    fastest_other,
     longer_or_shorter,
-    shown_above,
 )
 from ddpbench.analysis.statistics.stats import mean_step_s
 from ddpbench.naming import Namer, curve_key, layout_of, ranks_of
@@ -93,15 +93,24 @@ LATE = "replayed computation came late"
 
 
 def conditions(runs: Sequence[CaseRun], *, late: bool = True) -> tuple[str, ...]:
-    """Describe conditions of a comparison that its numbers do not show: caps, disturbances, a busy host.
+    """Describe conditions of a comparison that its numbers do not show: caps, kernels, disturbances, a busy host.
 
     With `late`, the late computation of replays is included.
     """
     caps = {run.case.bucket_cap_mb for run in runs} - {None}
     (cap,) = caps if len(caps) == 1 else (None,)
     words = [f"{cap_words(cap)} buckets"] if cap not in (None, "default") else []
-    words += mostly_disturbed(runs)
+    words += [*_other_kernels(runs), *mostly_disturbed(runs)]
     return (*words, *_beyond_links(runs), *_full(runs), *_shared_cores(runs), *(_paced(runs) if late else ()))
+
+
+def _other_kernels(runs: Sequence[CaseRun]) -> list[str]:
+    """Name the cases whose model another library than torch computes; empty if all cases have the same library."""
+    others = [run for run in runs if traits_of(run.case).engine != "torch"]
+    names = list(dict.fromkeys(called(run, runs) for run in others))
+    if not names or len({traits_of(run.case).engine for run in runs}) == 1:
+        return []
+    return [f"{listed(names)} {'computes' if len(names) == 1 else 'compute'} with other kernels"]
 
 
 def mostly_disturbed(runs: Sequence[CaseRun], whose: str = "") -> list[str]:
@@ -208,14 +217,17 @@ def undecided_all(ratios: Sequence[Interval]) -> str:
     )
 
 
-def tied_words(judged: Iterable[Judgement | None], of: str = "", equal: str = "") -> Iterator[str]:
+def tied_words(
+    judged: Iterable[Judgement | None], apart: str, of: str = "", equal: str = ""
+) -> Iterator[str]:
     """Yield phrases, of decreasing length, that say that cases are tied.
 
     If all judgements are `equivalent`, the phrase says so. Otherwise the phrases say that no difference is shown. The
-    longest also says how large a difference must be to be shown.
+    longest also says how large the difference may be.
 
     Args:
         judged: the judgements; None for two cases that are not compared.
+        apart: the chosen case's `Standing.apart`.
         of: words that follow `no difference`, such as ` from master`.
         equal: words that follow `equivalent within 2 %`, such as ` to master`.
     """
@@ -224,8 +236,9 @@ def tied_words(judged: Iterable[Judgement | None], of: str = "", equal: str = ""
         yield f"{EQUAL}{equal}"
         return
     tie = f"no difference{f'{of} is' if of else ''} shown"
-    if least := shown_above(one.ratio for one in found):
-        yield f"{tie}: it would have to exceed {least}"
+    if apart:
+        yield f"{tie}: {fastest_other(apart)}"
+        yield f"{tie}: within {apart}"
     yield tie
 
 

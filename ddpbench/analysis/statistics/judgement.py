@@ -133,18 +133,6 @@ def longer_or_shorter(ratio: Interval) -> str:
     return " or ".join(filter(None, ends))
 
 
-def shown_above(ratios: Iterable[Interval]) -> str:
-    """State the difference from 1 that all these ratios of step times resolve, as in `5.1 %`.
-
-    It follows from the widest interval and from `RESOLUTION`. Empty if no interval is known.
-    """
-    known = [one for one in ratios if one.low and one.high]
-    if not known:
-        return ""
-    widest = max(math.sqrt((one.high or 1.0) / (one.low or 1.0)) for one in known)
-    return format_at_most(widest * (1 + RESOLUTION) - 1)
-
-
 OPEN = "no significant difference"
 """Verdict on two cases that a comparison does not distinguish."""
 EQUAL = f"equivalent within {MARGIN_WORDS}"
@@ -265,6 +253,15 @@ class Standing:
         """
         return max(0.0, self.ratio.high - 1) if self.ratio.high is not None else float("inf")
 
+    @property
+    def apart(self) -> str:
+        """State by how much the steps of the case and of the best other case may differ, as in `5.1 %`.
+
+        Either step may be the longer one. An empty text if the interval lacks an end.
+        """
+        low, high = self.ratio.low, self.ratio.high
+        return format_at_most(max(high, 1 / low) - 1) if low and high is not None else ""
+
     def cell(self, what: str = "") -> str:
         """Return the verdict in a few words, for a table. `what` names the kind of case, such as `strategy`."""
         of_it = f" {what}" if what else ""
@@ -273,7 +270,7 @@ class Standing:
             at_most([self]) if self.longer not in (0.0, float("inf")) else ""
         )  # 0 means that the case may itself be the best
         if self.verdict == CANNOT_TELL:
-            return f"cannot tell: {bound} than the fastest other{of_it}" if bound else f"cannot tell {best}"
+            return f"cannot tell: {fastest_other(self.apart, what)}" if self.apart else f"cannot tell {best}"
         return {
             BEST: f"best{of_it}",
             AS_GOOD: f"as good as {best}{bound and f' ({bound})'}",
@@ -285,6 +282,11 @@ class Standing:
         if self.verdict == SLOWER:
             return takes_longer(self.ratio, bare=True)
         return "" if self.verdict == TOO_FEW else self.verdict
+
+
+def fastest_other(apart: str, what: str = "") -> str:
+    """Say what the bound `Standing.apart` refers to; `what` names the kind of case."""
+    return f"within {apart} of the fastest other{f' {what}' if what else ''}"
 
 
 def at_most(standings: Iterable[Standing]) -> str:

@@ -27,7 +27,7 @@ def cores(host: Host) -> Iterator[CheckResult]:
         yield note(
             "cores",
             described,
-            "two ranks would share the core: such cases are marked oversubscribed and kept out of findings. For "
+            "two ranks would share the core: such cases are marked oversubscribed, and only claims use them. For "
             "curves over ranks use a machine, container or job with two cores or more",
         )
     else:
