@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ddpbench.analysis.read.alternation import anchor_corrections, corrected
 from ddpbench.analysis.read.steptime import BlockTimes, time_blocks
 from ddpbench.analysis.statistics.correlation import correlation_of
 from ddpbench.analysis.statistics.interval import Interval
@@ -68,11 +69,12 @@ def so_far(run: RunDir) -> SoFar:
     sessions = Sessions.of(run)
     order = frozenset(plan.order)
     timings: dict[str, list[Timing]] = {}
+    factors: dict[tuple[str, TimingKey], float] = {}
     baselines: dict[str, str] = {}
     for planned, case_id in zip(plan.cases, plan.ids, strict=True):
         if planned.skip_reason is None:
             found = (
-                quick_timing(
+                _quick(
                     directory,
                     Address(planned.case, case_id, "measure", directory.number or 0, plan.run_id),
                     sessions,
@@ -80,8 +82,12 @@ def so_far(run: RunDir) -> SoFar:
                 for directory in run.launches(case_id)
                 if not order or (directory.number, case_id) in order
             )
-            timings[case_id] = [timing for timing in found if timing is not None]
+            timings[case_id] = []
+            for timing, corrections in filter(None, found):
+                timings[case_id].append(timing)
+                factors |= {(other, timing.pair): factor for other, factor in corrections.items()}
             baselines[case_id] = planned.case.baseline().case_id
+    timings = {case_id: corrected(own, case_id, factors) for case_id, own in timings.items()}
     reckoned = correlation_of(list(timings.values())).reckoned
     timings = {
         case_id: [replace(one, correlation=reckoned) for one in own] for case_id, own in timings.items()
@@ -104,6 +110,14 @@ def quick_timing(directory: LaunchDir, address: Address, sessions: Sessions = UN
 
     None if the launch is unfinished, not ok or damaged, or if the folder has another launch's files.
     """
+    found = _quick(directory, address, sessions)
+    return found[0] if found is not None else None
+
+
+def _quick(
+    directory: LaunchDir, address: Address, sessions: Sessions
+) -> tuple[Timing, Mapping[str, float]] | None:
+    """Like `quick_timing`, with the corrections of other launches if this one is the anchor of several groups."""
     try:
         outcome = read_outcome(directory)
         if outcome.status != "ok" or address.misfit(outcome, directory):
@@ -116,8 +130,10 @@ def quick_timing(directory: LaunchDir, address: Address, sessions: Sessions = UN
     if len(own) < len(outcome.exit_codes):
         return None
     timing = time_blocks(outcome.round, own)
+    if timing is None:
+        return None
     session = sessions.session_of(outcome.session, outcome.started_utc)
-    return replace(timing, session=session) if timing is not None else None
+    return replace(timing, session=session), anchor_corrections(outcome.alternated, timing, own)
 
 
 def _quick_blocks(path: Path, address: Address, outcome: LaunchOutcome) -> dict[int, BlockTimes] | None:
@@ -135,5 +151,7 @@ def _quick_blocks(path: Path, address: Address, outcome: LaunchOutcome) -> dict[
                 return None
             if isinstance(record, Block):
                 length_ns = record.end_ns - record.start_ns
-                blocks[record.index] = BlockTimes(length_ns, record.steps, record.samples, record.step_ns)
+                blocks[record.index] = BlockTimes(
+                    length_ns, record.steps, record.samples, record.step_ns, record.group
+                )
     return blocks

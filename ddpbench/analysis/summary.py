@@ -140,6 +140,10 @@ class Course:
     """Share of the sweeps' wall time spent in warm-up and measured steps."""
     position_spread: float | None = None
     """Largest difference of cases' mean positions in a round, as a share of a round (`analysis/read/positions.py`)."""
+    alternation: str = ""
+    """Sentences on which launches of a round alternated by blocks; empty if none did."""
+    alone: str = ""
+    """Sentence on the cases that ran alone while others alternated; empty if there are none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

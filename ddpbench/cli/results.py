@@ -115,6 +115,7 @@ def table(frame: pd.DataFrame, planned: Mapping[str, Case], width: int) -> list[
 def sentences(summary: RunSummary) -> list[str]:
     """Return sentences about a run: its failed cases, answer, findings, omissions and failed checks."""
     lines = [_ESTIMANDS] if any(one.samples_per_s is not None for one in summary.by_case) else []
+    lines += [summary.course.alone] if summary.course.alone else []
     lines += answered(summary)
     lines += [
         f"- {finding.line}"

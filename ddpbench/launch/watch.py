@@ -7,7 +7,7 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ddpbench.errors import OutputError, ServerGoneError
 from ddpbench.guard import is_stopped
@@ -48,6 +48,7 @@ class LaunchRunner:
         session: str = "",
         run_id: str = "",
         turn: Turn | None = None,
+        short_blocks: Callable[[Case], bool] = lambda _: False,
     ) -> None:
         """Keep the settings of all launches.
 
@@ -60,12 +61,14 @@ class LaunchRunner:
             run_id: the id of the run, for the records.
             turn: in a comparison of two interleaved sides, the connection to the turnstile, a server at which ranks
                 wait before each block of steps; else None.
+            short_blocks: returns whether a case's blocks are as short as those of launches that alternate, even if a
+                launch of it runs alone.
         """
         self._run, self._run_id = run, run_id
         self._settings = _Settings(
             hang_timeout_s=hang_timeout_s, hang_setting=hang_setting, shared=shared, session=session
         )
-        self._turn = turn
+        self._turn, self._short_blocks = turn, short_blocks
 
     def run_launch(
         self,
@@ -122,7 +125,8 @@ class LaunchRunner:
         Raises:
             OSError: the run directory can no longer be written.
         """
-        request = self._request(plan, measured_s, target_loss)
+        groups = 1 if interleaved is None else interleaved.groups
+        request = replace(self._request(plan, measured_s, target_loss), groups=groups)
         asked = self._turn_of(plan) if interleaved is None else {TURN: interleaved.address}
         if plan.purpose == "proof":
             asked[SECRET_VARIABLE] = secrets.token_hex(32)
@@ -147,6 +151,7 @@ class LaunchRunner:
             measured_s=measured_s,
             target_loss=target_loss,
             run_id=self._run_id,
+            short_blocks=plan.purpose == "measure" and self._short_blocks(plan.case),
         )
 
     def _fresh(self, request: LaunchRequest) -> LaunchDir:
@@ -177,6 +182,10 @@ class Interleaved:
     """The cores of all launches that alternate."""
     has_turn: Callable[[], bool]
     """Returns whether it is the launch's turn."""
+    alternated: Callable[[], tuple[tuple[str, ...], ...]]
+    """Returns the groups of launches with which this launch has alternated, each as their case ids."""
+    groups: int = 1
+    """Number of groups with which this launch alternates, one after another."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -256,6 +265,11 @@ class RunningLaunch:
     def over(self) -> bool:
         """Return whether all ranks have ended, or cannot be waited for any longer."""
         return not self._seen.left or self._seen.unheard(time.monotonic()) or self._server_gone
+
+    @property
+    def server_gone(self) -> str:
+        """Return why the launch lost the fork server or launcher of its ranks; empty if it did not."""
+        return self._seen.server_gone if self._server_gone else ""
 
     def look(self, timeout_s: float) -> None:
         """Wait for the ranks' next events, up to `timeout_s`, look at their heartbeats, and end them if they must end.
@@ -343,7 +357,7 @@ class RunningLaunch:
             took=Took(started_utc=self._started_utc, wall_s=wall_s, server_s=self.server_share_s),
             noise=found,
             session=self.settings.session,
-            foreign_known=self.interleaved is not None,
+            alternated=None if self.interleaved is None else self.interleaved.alternated(),
         )
 
 
@@ -353,7 +367,7 @@ def whole_because(case: Case) -> str:
     The text is a clause; it is empty if the sides can alternate by blocks.
     """
     if case.device != "cpu":
-        return "both launches would hold a GPU's memory"
+        return "several launches would hold a GPU's memory"
     if case.launcher != "local":
         return "the ranks have their own launcher"
     if case.recovery != "off":

@@ -19,10 +19,6 @@ MIN_BLOCK_STEPS = 10
 """Fewest steps of a timed block; `IN_TURN` and `REPLAYING` allow fewer."""
 BLOCKS_A_LAUNCH = 8
 """Blocks into which a launch's measured time is cut, if steps are fast enough."""
-INTERLEAVED_BLOCKS = 24
-"""Blocks of a launch that takes turns with another launch. Short blocks let a disturbance that lasts a second affect
-both launches.
-"""
 WARMUP_SHARE = 0.2
 """Share of the measured time that the warm-up takes while it is undecided whether step times still change."""
 WARMUP_BLOCK_STEPS = 4
@@ -80,6 +76,10 @@ def _at_once(*, meet: bool) -> int:
     return 0
 
 
+def _first() -> int:
+    return 0
+
+
 class AwaitTurn(Protocol):
     """Makes rank 0, and so all ranks, wait before each block of a launch that alternates with another."""
 
@@ -107,6 +107,8 @@ class Stepper:
     """Called right before a block's first moment and right after its last, outside the timed part, to read counters."""
     turn: AwaitTurn = _at_once
     """Called before a block; returns once this job may continue."""
+    group: Callable[[], int] = _first
+    """Returns the index of the group of launches with which the next block alternates."""
 
 
 def run_block(
@@ -117,9 +119,11 @@ def run_block(
     All ranks use rank 0's number of steps, and return when all have made their last step. During the block, only the
     clock is read, once per step. Its marks are converted to times after the last step.
     """
+    waiting_cpu_ns = time.process_time_ns()
     waited_ns = stepper.turn(meet=phase == "timed" and index == 0)
     stepper.clock.anchor()
     steps = stepper.control.agree(math.ceil(steps / stepper.period) * stepper.period)
+    waiting_cpu_ns = time.process_time_ns() - waiting_cpu_ns
     step, mark = stepper.step, stepper.clock.mark
     step()
     stepper.at_edge()
@@ -143,6 +147,8 @@ def run_block(
         minor_faults=faults,
         cpu_ns=cpu_ns,
         waited_ns=waited_ns,
+        waiting_cpu_ns=waiting_cpu_ns,
+        group=stepper.group(),
     )
 
 

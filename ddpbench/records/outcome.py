@@ -62,6 +62,11 @@ class LaunchOutcome:
     """The id of the sweep that ran the launch, as in `sessions.json`; empty in records of older versions."""
     run_id: str = ""
     """The id of the run, as in `plan.json`; empty in records of older versions."""
+    alternated: tuple[tuple[str, ...], ...] = ()
+    """The groups of launches with which this launch's timed blocks alternated, each as the other launches' case ids.
+
+    Only the anchor of several groups alternated in more than one. Empty for a launch that ran alone.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """Return the outcome as a JSON object."""

@@ -13,13 +13,20 @@ from ddpbench.records.schema import SCHEMA_VERSION
 from ddpbench.spec import Case, TargetLoss
 from ddpbench.text_safety import shortened
 
+INTERLEAVED_BLOCKS = 24
+"""Blocks of a launch that alternates with other launches. Short blocks let a disturbance that lasts a second affect all
+of them.
+"""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchRequest:
     """The request for one launch.
 
     `measured_s` is the time for timed steps, seconds; a proof ignores it. If `target_loss` is given, the launch also
-    trains down to that loss. `run_id` is the run's id in `plan.json`.
+    trains down to that loss. `run_id` is the run's id in `plan.json`. If `short_blocks` is true, the launch's blocks
+    are as short as those of launches that alternate, even if this launch runs alone. A launch that alternates with
+    several groups in succession has `groups` times as many blocks, and measures for `groups` times `measured_s`.
     """
 
     case: Case
@@ -28,6 +35,8 @@ class LaunchRequest:
     measured_s: float = 2.0
     target_loss: TargetLoss | None = None
     run_id: str = ""
+    short_blocks: bool = False
+    groups: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """Return the request as a JSON object."""
@@ -39,6 +48,8 @@ class LaunchRequest:
             "measured_s": self.measured_s,
             "target_loss": None if self.target_loss is None else asdict(self.target_loss),
             "run_id": self.run_id,
+            "short_blocks": self.short_blocks,
+            "groups": self.groups,
         }
 
     @classmethod
@@ -59,6 +70,8 @@ class LaunchRequest:
             measured_s=data["measured_s"],
             target_loss=None if target_loss is None else TargetLoss(**target_loss),
             run_id=run_id,
+            short_blocks=bool(data.get("short_blocks", False)),
+            groups=int(data.get("groups", 1)),
         )
 
     def write(self, path: Path) -> None:

@@ -170,6 +170,10 @@ class Block:
     """Processor time of this process during the block, with its threads and system calls; None if not counted."""
     waited_ns: Number = 0
     """Time before the block for which launches interleaved with this one had the turn; recorded only by rank 0."""
+    waiting_cpu_ns: Number = 0
+    """Processor time of this process, with its threads, while it waited before the block."""
+    group: Whole = 0
+    """Index of the group in `LaunchOutcome.alternated` with which the block alternated; recorded only by rank 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -223,12 +223,12 @@ def conclude(
     took: Took,
     noise: Noise,
     session: str = "",
-    foreign_known: bool = False,
+    alternated: tuple[tuple[str, ...], ...] | None = None,
 ) -> LaunchOutcome:
     """Judge a launch whose ranks have all ended, and write its outcome to the launch's directory.
 
     `session` is the id of the sweep; launches of different sessions are not paired. If the launch waited for others,
-    the foreign share of `noise` is theirs and set to 0, unless `foreign_known`.
+    the foreign share of `noise` is theirs and set to 0, unless `alternated` says that they were of this process.
 
     Raises:
         LaunchError: a rank could not write its records.
@@ -240,7 +240,7 @@ def conclude(
         check_room(directory.path)
     waited_s = waited_seconds(records)
     if waited_s > 0:
-        foreign = noise.foreign_fraction if foreign_known else 0.0
+        foreign = 0.0 if alternated is None else noise.foreign_fraction
         noise = replace(noise, in_turn=True, foreign_fraction=foreign)
     outcome = LaunchOutcome(
         case_id=request.case.case_id,
@@ -259,6 +259,7 @@ def conclude(
         noise=noise,
         session=session,
         run_id=request.run_id,
+        alternated=alternated or (),
     )
     write_atomically(directory.outcome, field_lines(outcome.to_json()))
     return outcome

@@ -69,6 +69,14 @@ class Done:
                 self._run.set_aside(self._run.launch(*key))
                 self.endings[key] = None
 
+    def set_aside(self, entries: Iterable[PlannedCase], number: int) -> None:
+        """Move away the records of these cases' successful launches of round `number`, so that they are repeated."""
+        for entry in entries:
+            key: LaunchKey = entry.case.case_id, "measure", number
+            if self.endings[key] == "ok":
+                self._run.set_aside(self._run.launch(*key))
+                self.endings[key] = None
+
     def finished(self, entry: PlannedCase, purpose: Purpose, number: int) -> bool:
         """Return whether a launch is finished."""
         return self.endings[entry.case.case_id, purpose, number] is not None

@@ -7,8 +7,12 @@ turn before a launch and gives it back at its end. In between, rank 0 offers the
 waiting side computes one block. Before the first timed block, sides with the same number in a round (`place`) meet. So
 blocks of all sides follow each other closely, and a disturbance of the machine affects all of them.
 
+The launches of a sweep's round may form several groups, of which one alternates at a time (`begin`, then `go_on_with`).
+The groups have one launch in common, the anchor. Between two groups, the anchor waits until the next group's other
+launches meet, so each of its timed blocks has neighbours from one group.
+
 A request is a line with a verb and the side: `offer`, `meet`, `give`, or `take` with the launch's place. The turnstile
-answers with one byte when the side has the turn.
+answers with one byte when the side has the turn: the index of the present group, modulo 256.
 """
 
 from __future__ import annotations
@@ -18,11 +22,12 @@ import os
 import random
 import selectors
 import socket
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddpbench.removal import TemporaryFolder, remove_tree
@@ -36,7 +41,9 @@ IN_TURN = "go in turn"
 WHOLE = "launches are interleaved, not blocks of their steps"
 """Beginning of a message which says why complete launches alternate, and not blocks of steps."""
 _FOLDER = "ddpbench-turns-"
-_GRANTED = b"."
+_SOCKET = "turnstile"
+_STALE_S = 60.0
+"""Age from which a folder is removed if nobody listens at its socket (s). A new socket does not listen yet."""
 _LOOK_S = 1.0
 
 
@@ -53,6 +60,46 @@ class _Waiting:
     meets: bool
 
 
+@dataclass(slots=True)
+class _Groups:
+    """The groups of launches of a round, of which the last alternates now."""
+
+    anchor: str = ""
+    """The side that all groups have in common; empty if there is one group."""
+    anchor_turns: int | None = None
+    """Most turns of the anchor while another group follows; None if none follows."""
+    met: list[set[str]] = field(default_factory=lambda: [set()])
+    """For each group, the sides that have reached the meeting point, including those that have ended since."""
+
+    @property
+    def number(self) -> int:
+        """Return the index of the present group."""
+        return len(self.met) - 1
+
+    def begin_next(self, met: set[str], anchor_turns: int | None) -> None:
+        """Begin the next group, in which the sides `met` need not meet the others."""
+        self.met.append(met)
+        self.anchor_turns = anchor_turns
+
+    def alternated(self, side: str) -> tuple[tuple[str, ...], ...]:
+        """Return the groups in which a side has met others, each as the other sides, in order."""
+        groups = [tuple(sorted(met - {side})) if side in met else () for met in self.met]
+        return tuple(groups) if side == self.anchor and any(groups) else tuple(filter(None, groups))
+
+    def anchor_may_go_on(self, launched: set[str], met: set[str], turns: int) -> bool:
+        """Return whether the anchor may get the turn: others are in their timed blocks, or no other group follows.
+
+        `launched` are the running sides, and `met` those that have reached the meeting point. `turns` is the number of
+        the anchor's turns in this group.
+        """
+        if self.anchor not in met:  # it warms up
+            return True
+        others = launched - {self.anchor}
+        if self.anchor_turns is None:
+            return others <= met
+        return bool(others) and others <= met and turns < self.anchor_turns
+
+
 class Turnstile:
     """The server of a turnstile: a socket, and a thread that gives the turn to one side at a time."""
 
@@ -65,8 +112,9 @@ class Turnstile:
         Raises:
             OSError: the socket cannot be made.
         """
+        _remove_left_folders()
         self._folder = TemporaryFolder(_FOLDER)
-        self.path = self._folder.path / "turnstile"
+        self.path = self._folder.path / _SOCKET
         self._lock = threading.Lock()
         self._dice = dice
         self._turns: dict[str, int] = {}
@@ -74,7 +122,8 @@ class Turnstile:
         self._held_ns: dict[str, int] = {}
         """Time for which each side has had the turn in this round, without its present turn (ns)."""
         self._held_from_ns = 0
-        self._holder = ""
+        self.holder = ""
+        """The side that has the turn; empty if none has it."""
         self._waiting: list[_Waiting] = []
         self._order: tuple[str, ...] = ()
         self._expected: set[str] = set()
@@ -84,6 +133,7 @@ class Turnstile:
         """Sides with a running launch."""
         self._met: set[str] = set()
         """Sides whose running launch has reached the meeting point."""
+        self._groups = _Groups()
         self._stopping, self._stop = socket.socketpair()
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -108,22 +158,39 @@ class Turnstile:
         self._thread.join()
         self._folder.remove()
 
-    def begin(self, order: Sequence[str]) -> None:
+    def begin(self, order: Sequence[str], *, anchor: str = "", anchor_turns: int | None = None) -> None:
         """Begin a round in which the sides take the turn in this order.
 
-        The first turn is given only when each side has asked for a turn or has left the round (`leave`).
+        The first turn is given only when each side has asked for a turn or has left the round (`leave`). If another
+        group of sides follows, `anchor` is the side that all groups have in common. It has at most `anchor_turns` turns
+        in this group after the meeting, and none when the other sides have ended.
         """
         with self._lock:
             self._order, self._expected = tuple(order), set(order)
-            self._holder, self._waiting = "", []
+            self.holder, self._waiting = "", []
             self._places = dict.fromkeys(order, -1)
             self._launched, self._met = set(), set()
             self._turns, self._held_ns = dict.fromkeys(order, 0), dict.fromkeys(order, 0)
+            self._groups = _Groups(anchor, anchor_turns)
 
-    @property
-    def holder(self) -> str:
-        """Return the side that has the turn; empty if none has it."""
-        return self._holder
+    def go_on_with(self, order: Sequence[str], *, anchor_turns: int | None = None) -> None:
+        """Continue the round with the next group: the anchor, which waits if it still runs, and these other sides.
+
+        `anchor_turns` is as in `begin`.
+        """
+        with self._lock:
+            anchor = self._groups.anchor
+            self._order, self._expected = (anchor, *order), set(order)
+            self._places |= dict.fromkeys(order, -1)
+            self._turns |= dict.fromkeys((anchor, *order), 0)
+            self._held_ns |= dict.fromkeys(order, 0)
+            self._groups.begin_next({anchor} & self._met, anchor_turns)
+            self._given("")
+
+    def alternated(self, side: str) -> tuple[tuple[str, ...], ...]:
+        """Return the groups in which a side has met others in this round, each as the other sides, in order."""
+        with self._lock:
+            return self._groups.alternated(side)
 
     @property
     def serves(self) -> bool:
@@ -133,7 +200,7 @@ class Turnstile:
     def held_s(self, side: str) -> float:
         """Return for how long a side has had the turn in this round (s)."""
         with self._lock:
-            now_ns = time.perf_counter_ns() - self._held_from_ns if self._holder == side else 0
+            now_ns = time.perf_counter_ns() - self._held_from_ns if self.holder == side else 0
             return (self._held_ns.get(side, 0) + now_ns) / 1e9
 
     def enter(self, side: str) -> None:
@@ -161,32 +228,29 @@ class Turnstile:
         self._given(side)
 
     def _given(self, side: str) -> None:
-        if self._holder == side:
+        """Take the turn from a side, if it has the turn, and give it to a waiting side, if no other side has it."""
+        if side and self.holder == side:
             spent_ns = time.perf_counter_ns() - self._held_from_ns
             self._held_ns[side] = self._held_ns.get(side, 0) + spent_ns
-            self._holder = ""
-        while not (self._holder or self._expected):
-            entry = self._next()
-            if entry is None:
+            self.holder = ""
+        while not (self.holder or self._expected):
+            able = [entry for entry in self._waiting if self._may_go_on(entry)]
+            if not able:
                 return
+            entry = able[0] if self._dice is None else _drawn(able, self._turns, self._dice)
             self._waiting.remove(entry)
-            self._holder, self._held_from_ns = entry.side, time.perf_counter_ns()
+            self.holder, self._held_from_ns = entry.side, time.perf_counter_ns()
             self._turns[entry.side] = self._turns.get(entry.side, 0) + 1
             try:
-                entry.connection.sendall(_GRANTED)
+                entry.connection.sendall(bytes([self._groups.number % 256]))
             except OSError:  # the process that asked has ended; a rank's side gives the turn back itself
-                self._holder = ""
-
-    def _next(self) -> _Waiting | None:
-        able = [entry for entry in self._waiting if self._may_go_on(entry)]
-        if self._dice is None or not able:
-            return able[0] if able else None
-        fewest = min(self._turns.get(entry.side, 0) for entry in able)
-        return self._dice.choice([entry for entry in able if self._turns.get(entry.side, 0) == fewest])
+                self.holder = ""
 
     def _may_go_on(self, entry: _Waiting) -> bool:
         if not entry.meets:
-            return True
+            return entry.side != self._groups.anchor or self._groups.anchor_may_go_on(
+                self._launched, self._met, self._turns.get(entry.side, 0)
+            )
         here = self._places.get(entry.side, -1)
         return all(
             there > here or (there == here and (side in self._met or side not in self._launched))
@@ -237,6 +301,7 @@ class Turnstile:
                         self._places[side] = int(place)
                     case ["meet", side]:
                         self._met.add(side)
+                        self._groups.met[-1].add(side)
                         self._turns[side] = 0
                     case ["offer", side]:
                         pass
@@ -253,6 +318,12 @@ class Turnstile:
         return True
 
 
+def _drawn(able: Sequence[_Waiting], turns: Mapping[str, int], dice: random.Random) -> _Waiting:
+    """Return one of the waiting sides with the fewest turns."""
+    fewest = min(turns.get(entry.side, 0) for entry in able)
+    return dice.choice([entry for entry in able if turns.get(entry.side, 0) == fewest])
+
+
 class Turn:
     """A process's connection to a turnstile, by which its side takes turns with other sides."""
 
@@ -266,6 +337,8 @@ class Turn:
         self.address = address
         self.alone = False
         """True if launches of this side need not ask for turns, because no other side takes turns."""
+        self.group = 0
+        """Index of the group of sides that alternate since the last turn was given."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(_LOOK_S)
         try:
@@ -335,6 +408,7 @@ class Turn:
             answer = b""
         if not answer:
             raise TurnstileGoneError("the process that says whose turn it is has ended")
+        self.group = answer[0]
         return time.perf_counter_ns() - began
 
     def _heard(self) -> bytes | None:
@@ -342,6 +416,18 @@ class Turn:
             return self._socket.recv(1)
         except TimeoutError:
             return None
+
+
+def _remove_left_folders() -> None:
+    """Remove this user's turnstiles whose processes were killed, so that nobody listens at their sockets."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            try:
+                probe.connect(str(folder / _SOCKET))
+            except ConnectionRefusedError:
+                found = folder.lstat()
+                if found.st_uid == os.getuid() and time.time() - found.st_mtime > _STALE_S:
+                    remove_tree(folder, private=True)
 
 
 def turn_from(name: str) -> Turn | None:

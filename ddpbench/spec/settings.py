@@ -121,10 +121,11 @@ class Budget(BaseModel, extra="forbid", frozen=True):
     """Time limit of a sweep, which may end it before `rounds_min`."""
     hang_timeout: Annotated[float, limits.HANG_TIMEOUT_S, Duration] = 60.0
     """End a launch as hung if no rank completes a step for this long."""
-    turns: Literal["launches", "blocks"] = "launches"
-    """`blocks`: run a round's launches concurrently, with alternating blocks of steps. `launches`: run them one by one.
+    turns: Literal["launches", "blocks", "auto"] = "launches"
+    """`blocks`: run a round's launches concurrently, with alternating blocks of steps.
 
-    Launches on GPUs, over emulated links, with loader workers or under other launchers always run one by one.
+    `launches`: one by one, as always on GPUs, over emulated links, with loader workers or other launchers. `auto`:
+    `blocks`, unless a compared case cannot alternate.
     """
     seed: Annotated[int, limits.SEED] | None = None
     """Seed of the order of launches within rounds. Unset: drawn for each run and recorded."""

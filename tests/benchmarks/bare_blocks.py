@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 
 import torch.distributed as dist
 
-from ddpbench.measure.blocks import IN_TURN, INTERLEAVED_BLOCKS, AloneControl, Stepper, timed_blocks, warm_up
+from ddpbench.measure.blocks import IN_TURN, AloneControl, Stepper, timed_blocks, warm_up
 from ddpbench.measure.clock import HostClock
 from ddpbench.records import Block
+from ddpbench.records.request import INTERLEAVED_BLOCKS
 from ddpbench.runtime.turnstile import TURN, turn_from
 from ddpbench.worker.training.control import GroupControl
 from tests.benchmarks import bare_loop

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import resource
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from ddpbench.spec import Case
 from ddpbench.workloads import NoOptions, Workload
@@ -136,6 +138,46 @@ class StopsInTurn(Sound):
 
     def trouble(self) -> Any:
         return StopsOnRank1.trouble(self) if "DDPBENCH_TURN" in os.environ else None  # type: ignore[arg-type]
+
+
+class KillsItsServer(Sound):
+    """Rank 1 kills its parent, the fork server."""
+
+    def trouble(self) -> Any:
+        return (lambda _: os.kill(os.getppid(), signal.SIGKILL)) if RANK == 1 else None
+
+
+class Spins(Sound):
+    """A thread of rank 1 computes without end, without Python's lock."""
+
+    def trouble(self) -> Any:
+        return self.spun if RANK == 1 else None
+
+    def spun(self, outputs: torch.Tensor) -> torch.Tensor:
+        if not any(thread.name == "spins" for thread in threading.enumerate()):
+            threading.Thread(target=_spin, name="spins", daemon=True).start()
+        return outputs
+
+
+def _spin() -> None:
+    while True:
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 1_000_000)
+
+
+class OutOfMemoryInTurn(Sound):
+    """Rank 1 has the trouble of `OutOfMemory` if its launch alternates with others."""
+
+    def trouble(self) -> Any:
+        return OutOfMemory.trouble(self) if RANK == 1 and "DDPBENCH_TURN" in os.environ else None  # type: ignore[arg-type]
+
+
+class OwnLoaderWorkers(Sound):
+    """Its own loader has a worker."""
+
+    def loader(self, rank: int, world_size: int, batch: int) -> DataLoader[Any]:
+        return DataLoader(
+            self.dataset(NoOptions()), batch, num_workers=1, multiprocessing_context="forkserver"
+        )
 
 
 class OutOfMemory(Sound):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,13 +13,23 @@ from typing import Any, cast
 
 import pytest
 
+from ddpbench.analysis import summarize
+from ddpbench.analysis.read.cases import read_cases
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.sweep import interleaved
-from ddpbench.launch.sweep.interleaved import MOST_AT_ONCE, InterleavedLaunches, interleaved_groups
+from ddpbench.launch.sweep.interleaved import (
+    MOST_AT_ONCE,
+    InterleavedLaunches,
+    Rotation,
+    alone_sentence,
+    rotations,
+)
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
-from ddpbench.launch.watch import RunningLaunch
-from ddpbench.records import LaunchOutcome
+from ddpbench.launch.watch import LaunchRunner, RunningLaunch
+from ddpbench.naming import Namer
+from ddpbench.records import LaunchOutcome, RunDir
+from ddpbench.records.plan import read_plan
 from ddpbench.runtime.turnstile import Turnstile
 from ddpbench.spec import Case, PlannedCase
 from tests.failures.conftest import experiment_text, worker_processes, workload
@@ -50,15 +61,20 @@ def swept(folder: Path, names: list[str], *overrides: str, **budget: object) -> 
     return run, listener
 
 
-def blocks_of(run: Path, number: int) -> list[tuple[int, int, str]]:
-    """Return when each timed block of a round's launches began and ended on rank 0, ns, and of which case."""
+def timed(run: Path, number: int) -> list[tuple[str, dict[str, Any]]]:
+    """Return rank 0's timed blocks of a round's launches, each with its case, by the time at which they began."""
     found = []
     for launch in (run / "cases").glob(f"*/launch-{number:02}"):
         for line in next(launch.glob("rank-00000*.jsonl")).read_text("utf-8").splitlines():
             record = json.loads(line)
             if record["kind"] == "block" and record["phase"] == "timed":
-                found.append((record["start_ns"], record["end_ns"], launch.parent.name))
-    return sorted(found)
+                found.append((launch.parent.name, record))
+    return sorted(found, key=lambda block: block[1]["start_ns"])
+
+
+def step_ns(blocks: list[dict[str, Any]]) -> float:
+    """Return the mean time of a step."""
+    return sum(one["end_ns"] - one["start_ns"] for one in blocks) / sum(one["steps"] for one in blocks)
 
 
 @pytest.mark.multiprocess
@@ -70,13 +86,15 @@ def test_blocks_of_a_rounds_launches_alternate_in_a_random_order(tmp_path: Path)
     assert {outcome.status for outcome in outcomes} == {"ok"}
     assert len(outcomes) == 2 * cases
     assert all(outcome.noise.in_turn for outcome in outcomes)
+    ids = {outcome.case_id for outcome in outcomes}
+    assert all(outcome.alternated == (tuple(sorted(ids - {outcome.case_id})),) for outcome in outcomes)
     for number in (0, 1):
-        blocks = blocks_of(run, number)
-        for before, after in itertools.pairwise(blocks):
-            assert before[1] <= after[0], "two launches computed at once"
-        order = [case for *_, case in blocks]
+        blocks = timed(run, number)
+        for (_, before), (_, after) in itertools.pairwise(blocks):
+            assert before["end_ns"] <= after["start_ns"], "two launches computed at once"
+        order = [case for case, _ in blocks]
         fewest = min(map(order.count, set(order)))
-        assert fewest >= 10
+        assert fewest >= 5
         cycles = [order[at : at + cases] for at in range(0, (fewest - 1) * cases, cases)]
         assert all(len(set(cycle)) == cases for cycle in cycles), "each had as many turns as any other"
         assert len({tuple(cycle) for cycle in cycles}) > 2, "not always in the same order"
@@ -88,12 +106,14 @@ def test_a_launch_that_fails_in_its_turn_leaves_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DDPBENCH_TEST_TAG", TAG)
-    _, listener = swept(tmp_path, ["KilledInTurn", "StopsInTurn", "Sound"], hang_timeout="3 s")
+    names = ["KilledInTurn", "StopsInTurn", "OutOfMemoryInTurn", "Sound"]
+    _, listener = swept(tmp_path, names, hang_timeout="3 s", measured="300 ms")
     killed, stopped = listener.seen["KilledInTurn"][0], listener.seen["StopsInTurn"][0]
     assert (killed.status, killed.failed_rank) == ("failed", 1)
     assert "rank 1 was killed by SIGKILL" in killed.error
     assert (stopped.status, stopped.failed_rank) == ("hung", 1)
     assert "rank 1 is stopped" in stopped.error
+    assert listener.seen["OutOfMemoryInTurn"][0].status == "oom"
     for sound in ("Sound", "base"):
         assert [outcome.status for outcome in listener.seen[sound]] == ["ok"] * len(listener.seen[sound])
         assert all(outcome.measured_s > 0.05 for outcome in listener.seen[sound])
@@ -102,7 +122,38 @@ def test_a_launch_that_fails_in_its_turn_leaves_the_others(
 
 
 @pytest.mark.multiprocess
-def test_an_interrupted_round_is_resumed_with_the_launches_that_are_left(tmp_path: Path) -> None:
+def test_groups_alternate_one_after_another_with_one_launch_of_their_base_case(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ddpbench.launch.sweep.rotating.MOST_AT_ONCE", 3)
+    axis = "axes.strategy=['ddp', 'master', 'data_parallel', 'zero1']"
+    run, listener = swept(tmp_path, ["Sound"], axis, rounds=1, measured="200 ms")
+    outcomes = [outcome for each in listener.seen.values() for outcome in each]
+    assert [outcome.status for outcome in outcomes] == ["ok"] * 5
+    base = next(outcome for outcome in outcomes if outcome.case_id.startswith("single"))
+    groups = {case: number for number, ids in enumerate(base.alternated) for case in ids}
+    assert sorted(groups.values()) == [0, 0, 1, 1]
+    for outcome in outcomes:
+        if outcome is not base:
+            whole = {base.case_id, *base.alternated[groups[outcome.case_id]]}
+            assert outcome.alternated == (tuple(sorted(whole - {outcome.case_id})),)
+    blocks = timed(run, 0)
+    order = [record["group"] if case == base.case_id else groups[case] for case, record in blocks]
+    assert order == sorted(order), "one group after another, the base case's blocks among both"
+    own = [record for case, record in blocks if case == base.case_id]
+    among = [[record for record in own if record["group"] == group] for group in (0, 1)]
+    assert min(map(len, among)) >= 2
+    timings = {one.case_id: one.timings[0] for one in read_cases(RunDir(run), read_plan(RunDir(run)))}
+    assert timings[base.case_id].correction == 1.0
+    for case, group in groups.items():
+        assert timings[case].correction == pytest.approx(step_ns(own) / step_ns(among[group]))
+    sentence = summarize(RunDir(run)).course.alternation
+    assert "ran at once, up to 3 at a time" in sentence
+    assert "Groups of launches have single at 1 rank in common" in sentence
+
+
+@pytest.mark.multiprocess
+def test_an_interrupted_round_is_repeated_completely(tmp_path: Path) -> None:
     class Interrupts(Outcomes):
         def launch_ended(
             self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None
@@ -117,11 +168,16 @@ def test_an_interrupted_round_is_resumed_with_the_launches_that_are_left(tmp_pat
     with pytest.raises(KeyboardInterrupt):
         Sweep(prepare(SweepRequest(experiment=path, out=run)), listener).run()
     assert not worker_processes()
-    first = sum(map(len, listener.seen.values()))
+    assert sum(map(len, listener.seen.values())) == 1
     listener = Outcomes()
     Sweep(prepare(SweepRequest(experiment=run, out=None)), listener).run()
-    assert first + sum(map(len, listener.seen.values())) == 4
-    assert {outcome.status for each in listener.seen.values() for outcome in each} == {"ok"}
+    outcomes = [outcome for each in listener.seen.values() for outcome in each]
+    assert len(outcomes) == 4, "the launch that had ended alternates with the others again"
+    assert all(outcome.status == "ok" and outcome.alternated for outcome in outcomes)
+    assert len({outcome.session for outcome in outcomes}) == 1
+    listener = Outcomes()
+    Sweep(prepare(SweepRequest(experiment=run, out=None)), listener).run()
+    assert not listener.seen, "complete rounds are kept"
 
 
 @pytest.mark.multiprocess
@@ -131,7 +187,7 @@ def test_without_a_socket_launches_run_one_after_another_and_that_is_told(
     def refused(*_: object) -> Turnstile:
         raise OSError("no sockets here")
 
-    monkeypatch.setattr("ddpbench.launch.sweep.launching.Turnstile", refused)
+    monkeypatch.setattr("ddpbench.launch.sweep.rotating.Turnstile", refused)
     _, listener = swept(tmp_path, ["Sound"])
     outcomes = [outcome for each in listener.seen.values() for outcome in each]
     assert [(outcome.status, outcome.noise.in_turn) for outcome in outcomes] == [("ok", False)] * 4
@@ -143,16 +199,74 @@ def planned(**settings: Any) -> PlannedCase:
     return PlannedCase(case=Case(workload="mlp:small", **settings), added_as_baseline=False, skip_reason=None)
 
 
-def test_launches_that_cannot_wait_are_groups_of_their_own() -> None:
-    cases = [planned(strategy="ddp", world_size=2, local_batch=n) for n in range(1, 11)]
+def of(*groups: list[PlannedCase]) -> Rotation:
+    return Rotation(tuple(map(tuple, groups)))
+
+
+def with_base(count: int, **settings: Any) -> list[PlannedCase]:
+    """Return cases of one panel: the base case and bucket caps."""
+    cases = [planned(strategy="ddp", world_size=2, bucket_cap_mb=n, **settings) for n in range(1, count)]
+    return [*cases, PlannedCase(case=cases[0].case.baseline(), added_as_baseline=True)]
+
+
+def test_launches_that_cannot_wait_have_rotations_of_their_own() -> None:
+    cases = with_base(4)
     loading = planned(strategy="ddp", world_size=2, loader_workers=1)
-    shuffled = [*cases[5:], loading, *cases[:5]]
-    groups = interleaved_groups(shuffled, [*cases, loading])
-    assert groups == [cases[5:], [loading], cases[:5]], "neighbours in the plan, in the round's order"
-    assert all(len(group) <= MOST_AT_ONCE for group in groups)
     linked = planned(strategy="ddp", world_size=2, fabric="1 Gbit/s")
-    assert interleaved_groups([loading, linked], [loading, linked]) == [[loading], [linked]]
-    assert interleaved_groups([], []) == []
+    todo = [cases[2], loading, cases[0], cases[3], linked, cases[1]]
+    every = [*cases, loading, linked]
+    assert rotations(todo, every, "blocks") == [
+        of([cases[2], cases[0], cases[3], cases[1]]),
+        of([loading]),
+        of([linked]),
+    ]
+    assert rotations([], [], "blocks") == []
+    assert rotations(todo, every, "launches") == [of([entry]) for entry in todo]
+    apart = rotations(todo, every, "blocks", alone={cases[0]})
+    assert apart == [of([cases[2], cases[3], cases[1]]), of([loading]), of([cases[0]]), of([linked])]
+
+
+def test_by_auto_a_panel_alternates_as_a_whole_or_not_at_all() -> None:
+    cases, others = with_base(3), with_base(3, local_batch=4)
+    recovering = planned(strategy="ddp", world_size=2, bucket_cap_mb=9, recovery="restart")
+    assert recovering.case.baseline() == cases[-1].case
+    todo = [*cases, *others, recovering]
+    assert rotations(todo, todo, "auto") == [*(of([entry]) for entry in cases), of(others), of([recovering])]
+    assert rotations(todo, todo, "blocks") == [of([*cases, *others]), of([recovering])]
+    assert rotations(cases, todo, "auto") == [of([entry]) for entry in cases], "it is in the plan"
+
+
+def test_groups_of_a_large_panel_have_its_base_case_in_common() -> None:
+    cases = with_base(12)
+    base, few = cases[-1], with_base(3, local_batch=4)
+    todo = [*few, *reversed(cases)]
+    large, small = sorted(rotations(todo, [*cases, *few], "blocks"), key=lambda one: -len(one.entries))
+    assert small == of(few), "no other panel's launches are added to those that are split"
+    assert [len(group) for group in large.groups] == [7, 6]
+    assert [group[0] for group in large.groups] == [base, base]
+    assert large.groups[0][1:] == tuple(reversed(cases[5:11])), "neighbours in the plan, in the round's order"
+    assert sorted(map(id, large.entries)) == sorted(map(id, cases))
+    assert all(len(group) <= MOST_AT_ONCE for group in large.groups)
+    left = large.only(large.entries[:7])
+    assert left.groups == (large.groups[0],)
+    assert len(rotations(cases, cases, "blocks", most=1)) == 12
+    without = rotations(cases[:-1], cases, "blocks")[0]
+    assert [group[0] for group in without.groups] == [cases[0], cases[0]], (
+        "another anchor if the base is done"
+    )
+
+
+def test_cases_that_cannot_alternate_are_named_with_the_reason() -> None:
+    loading = planned(strategy="ddp", world_size=2, loader_workers=1)
+    linked = [planned(strategy="ddp", world_size=2, fabric=f"{n} Gbit/s") for n in range(1, 7)]
+    every = [planned(strategy="ddp", world_size=2), loading, *linked]
+    sentence = alone_sentence(every, Namer(entry.case for entry in every))
+    assert sentence.startswith(
+        'budget.turns = "blocks": launches of these cases cannot alternate and run alone: '
+    )
+    assert "loader workers would continue fetching" in sentence
+    assert "and 2 more (an idle link would let a burst through)" in sentence
+    assert not alone_sentence(every[:1], Namer(entry.case for entry in every))
 
 
 def test_no_further_launch_begins_once_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,12 +305,47 @@ def test_as_many_launches_as_fit_into_the_budget_run_at_once() -> None:
     assert not Sweep._fitting(sweep, cast(Any, [30.0, 1.0]))
 
 
-def test_cases_are_in_one_group_with_their_base_case() -> None:
-    batches = range(1, 9)
-    cases = [planned(strategy="ddp", world_size=2, local_batch=n) for n in batches]
-    bases = [PlannedCase(case=entry.case.baseline(), added_as_baseline=True) for entry in cases]
-    groups = interleaved_groups([*cases, *bases], [*cases, *bases])
-    assert len(groups) == 2
-    for group in groups:
-        ids = {entry.case.case_id for entry in group}
-        assert all(entry.case.baseline().case_id in ids for entry in group)
+@pytest.mark.multiprocess
+def test_launches_whose_server_ends_are_repeated_and_only_the_one_at_fault_fails(tmp_path: Path) -> None:
+    _, listener = swept(tmp_path, ["Sound", "KillsItsServer"], rounds=1)
+    (killer,) = listener.seen["KillsItsServer"]
+    assert (killer.status, killer.alternated) == ("failed", ())
+    assert "fork server was killed by SIGKILL" in killer.error
+    sound = [*listener.seen["Sound"], *listener.seen["base"]]
+    assert [outcome.status for outcome in sound] == ["ok"] * 3
+    (sentence,) = [text for text in listener.warned if "repeated" in text]
+    assert re.match(
+        r"[1-4] launch(es)? of round 1 repeated, one at a time: the fork server was killed", sentence
+    )
+    assert not worker_processes()
+
+
+@pytest.mark.multiprocess
+def test_a_case_whose_threads_spin_is_named(tmp_path: Path) -> None:
+    run, listener = swept(tmp_path, ["Sound", "Spins"], rounds=1, measured="300 ms")
+    assert {outcome.status for each in listener.seen.values() for outcome in each} == {"ok"}
+    (sentence,) = [
+        text for text in summarize(RunDir(run)).conclusions.validity if "waiting for its turn" in text
+    ]
+    assert sentence.startswith("1 case used cores while waiting for its turn (up to ")
+    assert sentence.endswith("(DDP at 2 ranks (Spins)).")
+
+
+@pytest.mark.multiprocess
+def test_cases_with_different_environments_alternate_from_separate_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers: dict[str, set[int]] = {}
+    begin = LaunchRunner.begin
+
+    def recorded(self: LaunchRunner, server: Any, plan: Any, **arguments: Any) -> RunningLaunch:
+        servers.setdefault(plan.case.env["OMP_WAIT_POLICY"], set()).add(server.pid)
+        return begin(self, server, plan, **arguments)
+
+    monkeypatch.setattr(LaunchRunner, "begin", recorded)
+    axis = 'axes."env.OMP_WAIT_POLICY"=["ACTIVE", "PASSIVE"]'
+    _, listener = swept(tmp_path, ["Sound"], axis, rounds=1)
+    outcomes = [outcome for each in listener.seen.values() for outcome in each]
+    assert len(outcomes) >= 3
+    assert all(outcome.status == "ok" and outcome.alternated for outcome in outcomes)
+    assert servers["ACTIVE"].isdisjoint(servers["PASSIVE"])

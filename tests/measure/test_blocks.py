@@ -10,7 +10,6 @@ import pytest
 
 from ddpbench.measure.blocks import (
     IN_TURN,
-    INTERLEAVED_BLOCKS,
     MIN_BLOCK_STEPS,
     REPLAYING,
     TRAINING,
@@ -21,6 +20,7 @@ from ddpbench.measure.blocks import (
     timed_blocks,
     warm_up,
 )
+from ddpbench.records.request import INTERLEAVED_BLOCKS
 from tests.fake_clock import FakeClock
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -359,3 +362,86 @@ def test_a_rank_that_is_dying_while_its_side_goes_on_is_not_given_the_turn(turns
     assert not again.is_alive()
     rank._socket.shutdown(2)
     offering.join(PATIENCE_S)
+
+
+def test_the_anchor_of_two_groups_takes_turns_only_with_others_in_their_timed_blocks() -> None:
+    turnstile = Turnstile(random.Random(3))
+    log: list[tuple[str, int]] = []
+
+    def launch(name: str, blocks: int) -> threading.Thread:
+        turnstile.enter(name)
+
+        def work() -> None:
+            turn = turn_of(turnstile, name)
+            for _ in range(3):  # the warm-up
+                turn.offer()
+                log.append((f"{name} warms up", turn.group))
+            turn.meet()
+            log.append((name, turn.group))
+            for _ in range(blocks - 1):
+                turn.offer()
+                log.append((name, turn.group))
+            turnstile.leave(name)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        return thread
+
+    turnstile.begin(["base", "a", "b"], anchor="base", anchor_turns=4)
+    base, *first = [launch(name, count) for name, count in (("base", 10), ("a", 5), ("b", 5))]
+    for thread in first:
+        thread.join(PATIENCE_S)
+    time.sleep(0.2)
+    assert log.count(("base", 0)) == 4, "no more than its turns, and none when the others have ended"
+    assert base.is_alive()
+    assert turnstile.alternated("a") == (("b", "base"),)
+    turnstile.go_on_with(["c"])
+    launch("c", 5).join(PATIENCE_S)
+    base.join(PATIENCE_S)
+    assert log.count(("base", 1)) == 6
+    at = [entry for entry, _ in log]
+    assert at[at.index("c") - 1 - (log[at.index("c") - 1][0] == "base")] == "c warms up", (
+        "the anchor waited meanwhile"
+    )
+    assert turnstile.alternated("base") == (("a", "b"), ("c",))
+    assert turnstile.alternated("c") == (("base",),)
+    assert turnstile.alternated("nobody") == ()
+    turnstile.close()
+
+
+def test_an_anchor_whose_next_group_never_comes_goes_on_alone() -> None:
+    turnstile = Turnstile()
+    turnstile.begin(["base"], anchor="base", anchor_turns=4)
+    turnstile.enter("base")
+    base = turn_of(turnstile, "base")
+    base.meet()
+    ended = threading.Event()
+
+    def work() -> None:
+        base.offer()
+        ended.set()
+
+    threading.Thread(target=work, daemon=True).start()
+    assert not ended.wait(0.2)
+    turnstile.go_on_with(["c"])
+    turnstile.leave("c")
+    assert ended.wait(PATIENCE_S)
+    turnstile.close()
+
+
+def test_the_folder_of_a_killed_process_is_removed_by_the_next_turnstile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left, lives = tmp_path / "ddpbench-turns-left", Turnstile()
+    left.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as gone:
+        gone.bind(str(left / "turnstile"))
+    os.utime(left, (0, 0))
+    (tmp_path / "ddpbench-turns-young").mkdir()
+    Turnstile().close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        ["ddpbench-turns-young", lives.path.parent.name]
+    )
+    assert lives.serves
+    lives.close()

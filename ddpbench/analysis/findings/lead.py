@@ -142,7 +142,7 @@ def _shares(by: Mapping[tuple[str, str], CaseRun], ring: _Pair, lead: _Pair) -> 
 
     def logs(pair: _Pair) -> list[float]:
         a, b = (launches[kind] for kind in pair)
-        return [math.log(a[number].sample_s / b[number].sample_s) for number in rounds]
+        return [math.log(a[number].compared_s / b[number].compared_s) for number in rounds]
 
     if len(rounds) < MIN_ROUNDS:
         return "the ring's part of the lead cannot be told, for too few rounds have all of these"

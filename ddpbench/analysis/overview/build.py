@@ -20,6 +20,7 @@ from ddpbench.analysis.findings.precision import precision_findings
 from ddpbench.analysis.findings.settings import setting_findings
 from ddpbench.analysis.findings.table import compared
 from ddpbench.analysis.findings.virtual import virtual_sentences
+from ddpbench.analysis.names import Names
 from ddpbench.analysis.network import network_results
 from ddpbench.analysis.overview.failures import failures_of
 from ddpbench.analysis.overview.provenance import provenance_sentences
@@ -34,6 +35,7 @@ from ddpbench.analysis.overview.tables import (
 )
 from ddpbench.analysis.overview.validity import merge_sentences, validity_sentences
 from ddpbench.analysis.overview.warnings import warning_sentences
+from ddpbench.analysis.read.alternation import alone_sentence, alternation_sentence
 from ddpbench.analysis.read.cases import of_no_case
 from ddpbench.analysis.read.fabrics import fabric_sentences, fabrics_of
 from ddpbench.analysis.read.launches import CaseRun
@@ -113,6 +115,7 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, progress: OnProgr
     sound = [curve for curve in laws if not withheld.keys() & set(curve.case_ids.values())]
     sentences = (*claimed, *_findings(usable, sound, most=max(FEWEST_FINDINGS, MOST_FINDINGS - len(claimed))))
     step, step_absent = one_step(run, cases)
+    names, rotating = Names(cases), cases if plan.budget.turns != "launches" else ()
     sweeps, text = _sweeps(run), run.experiment_text() or ""
     counts = _counts(plan, cases, merged=bool(merged))
     left_out = [*(one for case in cases for one in case.left_out), *of_no_case(run, plan)]
@@ -143,6 +146,8 @@ def _summarized(run: RunDir, plan: StoredPlan, others: Others, progress: OnProgr
             wall_s=sweeps.wall_s,
             measured_share=sweeps.measured_s / sweeps.wall_s if sweeps.wall_s > 0 else None,
             position_spread=position_spread(plan.order, counts.rounds),
+            alternation=alternation_sentence(rotating, names),
+            alone=alone_sentence(rotating, names),
         ),
         conclusions=Conclusions(
             findings=sentences,

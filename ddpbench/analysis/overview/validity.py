@@ -12,6 +12,7 @@ from ddpbench.analysis.findings.groups import equal_buckets
 from ddpbench.analysis.findings.loss import loss_sentences
 from ddpbench.analysis.findings.pairing import pairing_sentences
 from ddpbench.analysis.names import Names
+from ddpbench.analysis.read.alternation import spinning_sentences
 from ddpbench.analysis.read.faults import fault_sentences
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.staleness import staleness_sentences
@@ -97,6 +98,7 @@ def validity_sentences(
     yield from _too_few_rounds(measured, names)
     yield from pairing_sentences(measured, names)
     yield from _disturbances(measured)
+    yield from spinning_sentences(measured, names)
     yield from fault_sentences(measured, names)
     yield from staleness_sentences(measured, names)
     yield from _unequal_parameters(measured, names)

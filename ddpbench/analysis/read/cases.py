@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from ddpbench.analysis.read.alternation import with_corrections
 from ddpbench.analysis.read.launches import NOT_STEADY, CaseRun, Launch, ProofRun
 from ddpbench.analysis.read.measurement import damage_sentence, read_measurement
 from ddpbench.analysis.read.overlap import Instrumented, breakdowns
@@ -103,8 +104,8 @@ def of_no_case(run: RunDir, plan: StoredPlan) -> list[LeftOut]:
 def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
     """Return the cases with the values that depend on all cases of the run.
 
-    These are flags of launches that are not steady, distinct names of users' strategies, and the correlation of rounds.
-    Base cases with which no other case is compared get no speed-up.
+    These are flags of launches that are not steady, distinct names of users' strategies, corrections of timings, and
+    the correlation of rounds. Base cases with which no other case is compared get no speed-up.
     """
     apart = told_apart([run.case for run in cases])
     cases = [
@@ -130,6 +131,7 @@ def judged(cases: Sequence[CaseRun]) -> list[CaseRun]:
             for launch in run.launches
         )
         judged_runs.append(replace(run, launches=launches))
+    judged_runs = with_corrections(judged_runs)
     reckoned = correlation_of([run.timings for run in judged_runs]).reckoned
     return [run.correlated(reckoned) for run in judged_runs] if reckoned else judged_runs
 

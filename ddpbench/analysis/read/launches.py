@@ -106,6 +106,17 @@ class Launch:
     damage: tuple[str, ...] = ()
     session: str = ""
     """Session of the sweep that ran it."""
+    alternated: tuple[tuple[str, ...], ...] = ()
+    """The groups of launches with which its blocks alternated, each as case ids; empty in older records."""
+    corrections: Mapping[str, float] = field(default_factory=dict)
+    """If it is the anchor of several groups: the other launches' corrections, by case id (`read/alternation.py`)."""
+    busy_waiting: float | None = None
+    """Processor time of a rank that waited for its turn, divided by the time waited; None if it hardly waited."""
+
+    @property
+    def alternates(self) -> bool:
+        """Return whether its blocks of steps alternated with those of other launches."""
+        return bool(self.alternated) or self.noise.in_turn
 
     @property
     def ok(self) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpbench.analysis.checkpoints import checkpoint_runs
+from ddpbench.analysis.read.alternation import anchor_corrections, busy_while_waiting
 from ddpbench.analysis.read.faults import faults_per_step
 from ddpbench.analysis.read.launches import NOT_STEADY, Launch
 from ddpbench.analysis.read.loss_curves import loss_curve_of
@@ -139,6 +140,7 @@ def _without_times(
         measured_s=outcome.measured_s,
         server_s=outcome.server_s,
         noise=outcome.noise,
+        alternated=outcome.alternated,
         processes=max(len(outcome.exit_codes), len(ranks)),
         session=sessions.session_of(outcome.session, outcome.started_utc),
         parameters=start.parameters if start is not None else None,
@@ -204,7 +206,8 @@ def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case, foreig
     every = list(ranks.values()) if len(ranks) == launch.processes else []
     one_host = len(set(_hosts(ranks).values())) <= 1
     blocks = [_blocks(rank, "timed") for rank in every]
-    timing = time_blocks(launch.round, _times(blocks))
+    times = _times(blocks)
+    timing = time_blocks(launch.round, times)
     evaluation = time_blocks(launch.round, _times([_blocks(rank, "evaluation") for rank in every]))
     loss_curve = loss_curve_of(launch.round, [rank.of(LossCurve) for rank in every], case, one_host=one_host)
     cores = len({core for start in _starts(ranks) for core in start.cores})
@@ -217,6 +220,8 @@ def _with_times(launch: Launch, ranks: Mapping[int, _Sorted], case: Case, foreig
         step_ns=np.concatenate(series) if series else None,
         step_ranks=tuple((rank, len(own)) for rank, own in by_rank.items()),
         change=launch_change(series),
+        corrections=anchor_corrections(launch.alternated, timing, times) if timing is not None else {},
+        busy_waiting=busy_while_waiting(dict(zip(ranks, blocks, strict=False))),
         own_step_s=tuple(_own_step_s(of) for of in blocks) if timing is not None else (),
         faults_per_step=faults_per_step(blocks),
         evaluation=replace(evaluation, session=launch.session) if evaluation is not None else None,
@@ -303,7 +308,9 @@ def _timed_paces(rank: _Sorted) -> dict[int, Pace]:
 def _times(ranks: Sequence[Mapping[int, Block]]) -> list[dict[int, BlockTimes]]:
     return [
         {
-            index: BlockTimes(block.end_ns - block.start_ns, block.steps, block.samples, block.step_ns)
+            index: BlockTimes(
+                block.end_ns - block.start_ns, block.steps, block.samples, block.step_ns, block.group
+            )
             for index, block in of.items()
         }
         for of in ranks

@@ -41,6 +41,8 @@ class BlockTimes(NamedTuple):
     samples: int
     step_ns: Sequence[int] = ()
     """Times of single steps; empty if unknown, in which case all steps count."""
+    group: int = 0
+    """Index of the group of launches with which the block alternated; only rank 0 knows it."""
 
 
 def time_blocks(number: int, ranks: Sequence[Mapping[int, BlockTimes]]) -> Timing | None:

@@ -98,7 +98,7 @@ class Family:
         fullest = max((len(logs[name]) for name in able), default=0)
         if len(able) > 1 and len(shared) >= max(MIN_ROUNDS, fullest / 2):
             cells = [[logs[name][key] for key in shared] for name in able]
-            table = np.log(np.array([[one.sample_s for one in row] for row in cells]))
+            table = np.log(np.array([[one.compared_s for one in row] for row in cells]))
             centres = np.array([_cost(row) for row in cells])
             self._difference = centres[:, None] - centres[None, :]
             half = half_widths(table, alpha) * max(widened(row) for row in cells)
@@ -282,7 +282,7 @@ def _pairwise(
             if i == j or len(shared) < MIN_ROUNDS:
                 continue
             mine, other = ([logs[one][key] for key in shared] for one in (i, j))
-            ratios = np.log([a.sample_s / b.sample_s for a, b in zip(mine, other, strict=True)])
+            ratios = np.log([a.compared_s / b.compared_s for a, b in zip(mine, other, strict=True)])
             error = widened(mine, other) * float(ratios.std(ddof=1)) / math.sqrt(len(shared))
             difference[i, j], rounds[i, j] = _cost(mine) - _cost(other), len(shared)
             half[i, j] = t_quantile(1 - alpha / (cases * (cases - 1)), len(shared) - 1) * error
@@ -290,7 +290,7 @@ def _pairwise(
 
 
 def _cost(timings: Sequence[Timing]) -> float:
-    return math.fsum(math.log(one.sample_s) for one in timings) / len(timings)
+    return math.fsum(math.log(one.compared_s) for one in timings) / len(timings)
 
 
 @functools.lru_cache(maxsize=512)

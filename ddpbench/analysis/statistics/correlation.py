@@ -82,7 +82,7 @@ def correlation_of_levels(cases: Sequence[Sequence[Timing]]) -> Correlation:
 
 
 def _correlation_of(cases: Sequence[Sequence[Timing]], *, fewest: int, ratios: bool) -> Correlation:
-    able = [{one.pair: math.log(one.sample_s) for one in own} for own in cases if len(own) >= MIN_ROUNDS]
+    able = [{one.pair: math.log(one.compared_s) for one in own} for own in cases if len(own) >= MIN_ROUNDS]
     rounds = sorted({pair for own in able for pair in own}, key=lambda pair: (pair[1], pair[0]))
     if len(able) < fewest or not neighbours(rounds):
         return Correlation()

@@ -308,7 +308,7 @@ def compare(a: Sequence[Timing], b: Sequence[Timing]) -> Comparison | None:
         if min(len(a), len(b)) >= 2:
             return _welch(a, b)
         return Comparison(log=_mean_log(a) - _mean_log(b), standard_error=None, df=0, rounds=0)
-    ratios = [math.log(mine.sample_s / other.sample_s) for mine, other in found]
+    ratios = [math.log(mine.compared_s / other.compared_s) for mine, other in found]
     count = len(ratios)
     wider = widened(*zip(*found, strict=True))
     error = wider * deviation(ratios) / math.sqrt(count) if count >= FEWEST else None

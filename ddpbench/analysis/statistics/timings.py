@@ -19,6 +19,8 @@ class Timing:
     samples: int
     session: str = ""
     """The sweep session that ran the launch; a different session may complete a round hours later."""
+    correction: float = 1.0
+    """Factor of the time in comparisons with launches of other groups of its round (`read/alternation.py`)."""
     correlation: float = 0.0
     """The lag-1 correlation of the run's rounds for which intervals are widened (`statistics/correlation.py`)."""
 
@@ -36,3 +38,8 @@ class Timing:
     def sample_s(self) -> float:
         """Return seconds per sample, where samples are those of all ranks together."""
         return self.time_s / self.samples
+
+    @property
+    def compared_s(self) -> float:
+        """Return seconds per sample as compared with other launches of the round."""
+        return self.sample_s * self.correction

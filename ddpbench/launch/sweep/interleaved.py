@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from types import TracebackType
+from typing import Literal
 
 import psutil
 
 from ddpbench.cpu_quota import memory_left
 from ddpbench.errors import LaunchError
 from ddpbench.launch.watch import RunningLaunch, whole_because
+from ddpbench.naming import Namer
 from ddpbench.records import LaunchOutcome
 from ddpbench.runtime.turnstile import Turnstile
 from ddpbench.runtime.watchdog import POLL_S
 from ddpbench.spec import Case, PlannedCase
+from ddpbench.units import series_of
 
 MOST_MEMORY = 0.8
 """Greatest fraction of the free memory that launches may use together."""
@@ -25,39 +29,122 @@ MOST_AT_ONCE = 8
 """Most launches that alternate. With more, the time between two launches' blocks would exceed most disturbances."""
 
 
-def interleaved_groups(
-    todo: Sequence[PlannedCase], planned: Sequence[PlannedCase]
-) -> Sequence[Sequence[PlannedCase]]:
-    """Divide the launches of a round into groups of at most `MOST_AT_ONCE` launches that can alternate.
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """Launches of a round that run concurrently, in one group or in several groups one after another.
 
-    A launch that cannot wait for others forms a separate group. As far as possible, cases with the same base case are
-    in one group, and so are neighbours in the plan, which share most settings. The launches of a group keep the round's
-    order, and the groups have the order of their first launches.
+    Several groups have one launch in common, the anchor, which is the first launch of each. It alternates with each
+    group in turn. So the ratio of launches of two groups is known from their ratios to the anchor.
     """
-    place = {entry.case.case_id: number for number, entry in enumerate(planned)}
 
-    def neighbours(entry: PlannedCase) -> tuple[int, int]:
-        own = place[entry.case.case_id]
-        return place.get(entry.case.baseline().case_id, own), own
+    groups: tuple[tuple[PlannedCase, ...], ...]
 
-    able = sorted((entry for entry in todo if _can_wait(entry.case)), key=neighbours)
-    many = math.ceil(len(able) / MOST_AT_ONCE)
-    group_of = {entry.case.case_id: at * many // len(able) for at, entry in enumerate(able)}
-    groups: dict[object, list[PlannedCase]] = {}
-    for entry in todo:
-        groups.setdefault(group_of.get(entry.case.case_id, entry.case.case_id), []).append(entry)
-    return list(groups.values())
+    @property
+    def entries(self) -> tuple[PlannedCase, ...]:
+        """Return all launches, each once, in the order in which they start."""
+        return tuple(dict.fromkeys(entry for group in self.groups for entry in group))
+
+    @property
+    def anchor(self) -> str:
+        """Return the anchor's case id; empty if there is one group."""
+        return self.groups[0][0].case.case_id if len(self.groups) > 1 else ""
+
+    def only(self, entries: Collection[PlannedCase]) -> Rotation:
+        """Return the rotation with only these launches, which include the first."""
+        kept = [tuple(entry for entry in group if entry in entries) for group in self.groups]
+        return Rotation((kept[0], *(group for group in kept[1:] if len(group) > 1)))
 
 
-def _can_wait(case: Case) -> bool:
-    """Return whether a case's launches can pause between blocks of steps while other launches compute.
+def rotations(
+    todo: Sequence[PlannedCase],
+    planned: Sequence[PlannedCase],
+    turns: Literal["launches", "blocks", "auto"],
+    *,
+    most: int = MOST_AT_ONCE,
+    alone: Collection[PlannedCase] = (),
+) -> Sequence[Rotation]:
+    """Divide the launches of a round into rotations, whose groups have at most `most` launches.
+
+    A launch that cannot wait for others, or is in `alone`, has a separate rotation. The other launches with the same
+    base case are in one rotation, whose anchor is that base case if it is launched. If there are few of them, those
+    with the next base case are added. Rotations have the order of their first launches in the round. Within a group,
+    launches after the anchor keep the round's order.
+    """
+    able = [entry for entry in planned if entry in todo and entry not in alone and most > 1]
+    able = [entry for entry in able if alternates(entry.case, planned, turns)]
+    panels: dict[str, list[PlannedCase]] = {}
+    for entry in able:
+        panels.setdefault(entry.case.baseline().case_id, []).append(entry)
+    packed: list[list[PlannedCase]] = []
+    for panel in panels.values():
+        if packed and len(packed[-1]) + len(panel) <= most:
+            packed[-1] += panel
+        else:
+            packed.append(panel)
+    place = {entry.case.case_id: number for number, entry in enumerate(todo)}
+    found = [_rotation(panel, place, most) for panel in packed]
+    found += [Rotation(((entry,),)) for entry in todo if entry not in able]
+    return sorted(found, key=lambda one: min(place[entry.case.case_id] for entry in one.entries))
+
+
+def _rotation(panel: Sequence[PlannedCase], place: Mapping[str, int], most: int) -> Rotation:
+    """Return the rotation of launches that all can alternate, given in the plan's order."""
+
+    def in_round(entries: Iterable[PlannedCase]) -> tuple[PlannedCase, ...]:
+        return tuple(sorted(entries, key=lambda entry: place[entry.case.case_id]))
+
+    if len(panel) <= most:
+        return Rotation((in_round(panel),))
+    bases = {entry.case.baseline().case_id for entry in panel}
+    anchor = next((entry for entry in panel if entry.case.case_id in bases), panel[0])
+    others = [entry for entry in panel if entry is not anchor]
+    many = math.ceil(len(others) / (most - 1))
+    groups = [
+        in_round(others[at * len(others) // many : (at + 1) * len(others) // many]) for at in range(many)
+    ]
+    groups.sort(key=lambda group: place[group[0].case.case_id])
+    return Rotation(tuple((anchor, *group) for group in groups))
+
+
+def alternates(
+    case: Case, planned: Iterable[PlannedCase], turns: Literal["launches", "blocks", "auto"]
+) -> bool:
+    """Return whether a case's launches are to alternate with others, by the setting `budget.turns`."""
+    if turns == "auto":
+        base = case.baseline().case_id
+        return not any(
+            alone_because(entry.case) for entry in planned if entry.case.baseline().case_id == base
+        )
+    return turns == "blocks" and not alone_because(case)
+
+
+def alone_because(case: Case) -> str:
+    """Return why a case's launches cannot pause between blocks of steps while others compute; empty if they can.
 
     Launches over emulated links cannot. A link that was idle lets a burst through, so the next block would be faster
     than the link. In a comparison this does no harm, because both sides have the same advantage.
     """
-    return not whole_because(case) and not case.fabric
+    return "an idle link would let a burst through" if case.fabric else whole_because(case)
 
 
+def alone_sentence(planned: Sequence[PlannedCase], names: Namer) -> str:
+    """Return a warning that names the cases whose launches cannot alternate, with the reasons; empty if all can."""
+    reasons: dict[str, list[str]] = {}
+    for entry in planned:
+        if reason := alone_because(entry.case):
+            reasons.setdefault(reason, []).append(names.full(entry.case))
+    if not reasons:
+        return ""
+    cases = "; ".join(
+        f"{series_of(found[:_MOST_NAMED])}{f' and {len(found) - _MOST_NAMED} more' if len(found) > _MOST_NAMED else ''}"
+        f" ({reason})"
+        for reason, found in reasons.items()
+    )
+    return f'budget.turns = "blocks": launches of these cases cannot alternate and run alone: {cases}'
+
+
+_MOST_NAMED = 4
+"""Most cases that a warning names per reason."""
 _START_POLL_S = 0.02
 """Time between two looks at launches while one of them starts and no other computes, s."""
 
@@ -71,15 +158,38 @@ class InterleavedLaunches(AbstractContextManager["InterleavedLaunches"]):
     def __init__(self, turnstile: Turnstile) -> None:
         self._turnstile = turnstile
         self._running: dict[str, tuple[RunningLaunch, OnEnd]] = {}
+        self._begun = 0
         self._start_s: dict[str, float] = {}
         self._free_before = _free_bytes()
         self._most_bytes = 0
         """Memory of the launch that needed most of it so far, bytes."""
+        self.lost: dict[str, str] = {}
+        """Launches without an outcome, because their fork server ended while others ran, each with the reason."""
+
+    @property
+    def running(self) -> Collection[str]:
+        """Return the names of the running launches."""
+        return self._running.keys()
 
     def has_room(self) -> bool:
         """Return whether a launch that needs as much memory as the largest so far would still fit."""
         used = self._free_before - _free_bytes()
         return used + self._most_bytes <= MOST_MEMORY * self._free_before
+
+    def start_all(self, launches: Mapping[str, tuple[Callable[[], RunningLaunch], OnEnd]]) -> int:
+        """Start launches, each made by its function, as long as there is memory; return how many were started.
+
+        The others leave the round. If no launch is running, the first is always started. Errors are those of `start`.
+        """
+        started = 0
+        for side, (begun, on_end) in launches.items():
+            if self._running and not self.has_room():
+                break
+            self.start(side, begun(), on_end)
+            started += 1
+        for side in list(launches)[started:]:
+            self._turnstile.leave(side)
+        return started
 
     def start(self, side: str, launch: RunningLaunch, on_end: OnEnd) -> None:
         """Start a launch, and wait until it asks for its first turn or has ended.
@@ -90,6 +200,7 @@ class InterleavedLaunches(AbstractContextManager["InterleavedLaunches"]):
         """
         before, began = _free_bytes(), time.monotonic()
         self._running[side] = launch, on_end
+        self._begun += 1
         self._turnstile.enter(side)
         launch.start()
         least = _free_bytes()
@@ -100,18 +211,22 @@ class InterleavedLaunches(AbstractContextManager["InterleavedLaunches"]):
         self._start_s[side] = time.monotonic() - began
         self._most_bytes = max(self._most_bytes, before - least)
 
-    def finish(self) -> None:
-        """Wait until all launches have ended.
+    def finish(self, *, but: str = "") -> None:
+        """Wait until all launches have ended, except the one named `but`.
 
         Raises:
             LaunchError: ranks cannot write their records or get their turn.
             OSError: the run directory can no longer be written.
         """
-        while self._running:
+        while self._running.keys() - {but}:
             self._look(POLL_S)
 
     def _look(self, timeout_s: float) -> None:
-        """Look at all launches once, and conclude those that have ended."""
+        """Look at all launches once, and conclude those that have ended.
+
+        If a fork server ends, all its launches end, although at most one of them is at fault. They get no outcome, so
+        that each can be repeated alone.
+        """
         if not self._turnstile.serves:
             raise LaunchError(
                 "launches no longer get their turn, because the thread that gives it has failed"
@@ -121,9 +236,14 @@ class InterleavedLaunches(AbstractContextManager["InterleavedLaunches"]):
                 launch.look(timeout_s)
                 timeout_s = 0.0
             if launch.over:
-                outcome = launch.conclude()
-                del self._running[side]
-                on_end(outcome, self._start_s.get(side, 0.0) + self._turnstile.held_s(side))
+                if launch.server_gone and self._begun > 1:
+                    launch.abandon()
+                    del self._running[side]
+                    self.lost[side] = launch.server_gone
+                else:
+                    outcome = launch.conclude()
+                    del self._running[side]
+                    on_end(outcome, self._start_s.get(side, 0.0) + self._turnstile.held_s(side))
                 self._turnstile.leave(side)  # only now, because concluding a launch takes a core for a moment
 
     def __exit__(

@@ -12,7 +12,7 @@ from ddpbench.errors import FabricError, MachineError, WorkloadError
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.sweep.directory import own_directory
 from ddpbench.launch.sweep.identification import identify
-from ddpbench.launch.sweep.interleaved import interleaved_groups
+from ddpbench.launch.sweep.interleaved import Rotation, alone_sentence, rotations
 from ddpbench.launch.sweep.launching import Launching
 from ddpbench.launch.sweep.preparation import Prepared
 from ddpbench.launch.sweep.progress import Progress, SweepResult
@@ -55,6 +55,7 @@ class Sweep:
         self._gate, self._servers, self._lenders = gate, servers, lenders
         self._prepared, self._listener, self._clock = prepared, listener, clock
         self._budget = prepared.experiment.budget
+        self._turns = self._budget.turns if gate is None else "launches"
         self._shared = own_environment_allows_sharing()
         self._session = Session.begin()
         self._identified = False
@@ -134,8 +135,13 @@ class Sweep:
         lasting = nullcontext(self._servers) if self._servers is not None else None
         with lasting or Servers(self._prepared.run.path / "server.log") as servers, ExitStack() as claims:
             self._identify(servers, claims)
+            self._set_parts_aside()
             if self._prepared.retry_failed:
                 progress.done.set_failed_aside()
+            if self._turns == "blocks" and (
+                warning := alone_sentence(progress.plan.runnable, progress.plan.names)
+            ):
+                progress.warn(warning)
             self._launching.make_fabrics()
             self.result.stop_reason = self._measure(servers)
         progress.tell_left_out()
@@ -160,6 +166,24 @@ class Sweep:
             progress.tell_plan()
         if found.tried:
             progress.tell_room("once your model was tried", 0)
+
+    def _set_parts_aside(self) -> None:
+        """On resume, have each rotation repeated of which only a part was finished, so that all its launches alternate.
+
+        Launches that run alone are kept, and so are those of rounds in which a launch of the rotation failed.
+        """
+        progress = self._progress
+        plan, done = progress.plan, progress.done
+        if self._turns == "launches" or not self._prepared.resumes:
+            return
+        for number in range(self._budget.rounds_max):
+            left = done.left_of_round(number)
+            if not left:
+                continue
+            every = done.of_round(number)
+            for rotation in rotations(every, plan.runnable, self._turns):
+                if any(entry in left for entry in rotation.entries):
+                    done.set_aside([entry for entry in rotation.entries if entry not in left], number)
 
     def _measure(self, servers: Servers) -> str:
         """Run the proofs and the rounds; return the reason for stopping."""
@@ -195,14 +219,15 @@ class Sweep:
             return True
         self._listener.preparing(f"starting round {number + 1}")
         self._launching.start_server(todo[0], number, servers)
-        for group in self._groups(todo):
-            left: Sequence[PlannedCase] = group
-            while left := [entry for entry in left if not progress.done.given_up(entry)]:
-                fits = self._fitting(left)
-                if not fits:
-                    return False
-                rest = self._launching.launch_group(fits, number, servers, sharing=todo)
-                left = [*rest, *left[len(fits) :]]
+        left: Sequence[PlannedCase] = todo
+        self._launching.rotating.alone.clear()
+        while left := [entry for entry in left if not progress.done.given_up(entry)]:
+            rotation = self._rotations(left)[0]
+            fits = self._fitting(rotation.entries)
+            if not fits:
+                return False
+            rest = self._launching.launch_rotation(rotation.only(fits), number, servers, sharing=todo)
+            left = [entry for entry in left if entry in rest or entry not in fits]
         servers.end_round(serve_on=self._shared)
         return True
 
@@ -212,8 +237,13 @@ class Sweep:
         left_s = self._progress.left_s
         return launches[: sum(end <= left_s for end in ends)]
 
-    def _groups(self, todo: Sequence[PlannedCase]) -> Sequence[Sequence[PlannedCase]]:
-        """Return the launches of a round in groups. The launches of a group run at once, and their blocks alternate."""
-        if self._budget.turns == "launches" or self._gate is not None:
-            return [[entry] for entry in todo]
-        return interleaved_groups(todo, self._progress.plan.runnable)
+    def _rotations(self, todo: Sequence[PlannedCase]) -> Sequence[Rotation]:
+        """Return the launches of a round in rotations, whose launches run at once and alternate."""
+        rotating = self._launching.rotating
+        return rotations(
+            todo,
+            self._progress.plan.runnable,
+            self._turns,
+            most=rotating.most_at_once,
+            alone=rotating.alone,
+        )

@@ -15,7 +15,6 @@ import torch.distributed as dist
 from ddpbench.measure.blocks import (
     BLOCKS_A_LAUNCH,
     IN_TURN,
-    INTERLEAVED_BLOCKS,
     MAX_STEPS_UNTIL_READY,
     REPLAYING,
     TRAINING,
@@ -29,6 +28,7 @@ from ddpbench.measure.clock import Clock, CudaClock, HostClock
 from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
 from ddpbench.records import Block, Buckets, Held, LaunchDir, LaunchRequest, RecordWriter
 from ddpbench.records.heartbeat import WAITING, Heartbeat
+from ddpbench.records.request import INTERLEAVED_BLOCKS
 from ddpbench.runtime.turnstile import TURN, Turn, turn_from
 from ddpbench.spec import Case
 from ddpbench.strategies import Replica
@@ -77,6 +77,7 @@ class Measurement:
         self._heartbeat, self._writer = heartbeat, writer
         self._checkpoints = directory.checkpoints(request.case.checkpoint_dir, request.run_id)
         self._measured_s, self._target_loss = request.measured_s, request.target_loss
+        self._timed_s = request.groups * request.measured_s
         self._case, self._known = training.case, known
         # A workload's own loader may have workers that never stop fetching, so its launch takes no turns.
         in_turn = TURN in os.environ and not getattr(training.loader, "num_workers", 0)
@@ -84,9 +85,10 @@ class Measurement:
         in_step = (
             training.strategy.replicas_equal
         )  # ranks of other strategies don't wait for each other in each step
-        short = IN_TURN if in_turn and in_step else TRAINING
-        self._least = short if self._case.compute == "real" else REPLAYING
-        self._blocks = INTERLEAVED_BLOCKS if in_turn else BLOCKS_A_LAUNCH
+        short = in_turn or request.short_blocks
+        least = IN_TURN if short and in_step else TRAINING
+        self._least = least if self._case.compute == "real" else REPLAYING
+        self._blocks = request.groups * (INTERLEAVED_BLOCKS if short else BLOCKS_A_LAUNCH)
         self._distributed = dist.is_initialized() and training.strategy.uses_backend
         self._batches = self._batches_from_the_first()
         samples = training.share
@@ -96,7 +98,11 @@ class Measurement:
         period = training.strategy.period(training.options)
         self._stepper = Stepper(self._loop.step, samples, clock, control, period, self._edges.at_edge)
         if in_turn:
-            self._stepper = replace(self._stepper, turn=partial(_offered, turn, control, heartbeat))
+            self._stepper = replace(
+                self._stepper,
+                turn=partial(_offered, turn, control, heartbeat),
+                group=lambda: turn.group if turn is not None else 0,
+            )
 
     def run(self) -> float:
         """Make all measurements of the launch, from the warm-up on. Return the time of a timed step (seconds).
@@ -146,7 +152,7 @@ class Measurement:
         has_loss = self._training.workload.has_loss
         self._heartbeat.enter("timed steps")
         timed_ns, step_ns = 0, warm_step_ns
-        for block in timed_blocks(self._stepper, self._measured_s, warm_step_ns, self._least, self._blocks):
+        for block in timed_blocks(self._stepper, self._timed_s, warm_step_ns, self._least, self._blocks):
             loss = loop.check_loss()
             self._known.final_loss = loss if has_loss and replica.knows_loss else None
             self._writer.write(block, *edges.records(block), *replica.notes())
