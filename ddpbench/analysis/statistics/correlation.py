@@ -97,7 +97,8 @@ def estimated(logs: _Array, rounds: Sequence[TimingKey], *, ratios: bool = False
     then kept, because nothing cancels them.
     """
     apart, wide = _residuals(logs, np.ones((len(logs), 1)), ratios=ratios), np.ones((len(logs), 1))
-    mean = np.nanmean if np.isnan(logs).any() else np.mean
+    missing = np.isnan(logs).any()
+    mean, total = (np.nanmean, np.nansum) if missing else (np.mean, np.sum)
     for _ in range(2):  # a case that scatters widely must not affect the others' rounds
         scatter = np.sqrt(mean(apart**2, axis=1, keepdims=True))
         usual = np.median(scatter)
@@ -106,14 +107,13 @@ def estimated(logs: _Array, rounds: Sequence[TimingKey], *, ratios: bool = False
         wide = np.maximum(1.0, scatter / (_FAR * usual))
         apart = _residuals(logs, wide, ratios=ratios)
     apart = apart / wide
-    first, second = np.array(neighbours(rounds)).T
-    seen = float(np.nansum(apart[:, first] * apart[:, second]) / np.nansum(apart**2))
+    first, second, expected = _known_of(tuple(rounds))
+    seen = float(total(apart[:, first] * apart[:, second]) / total(apart**2))
     error = 1 / math.sqrt((len(apart) if ratios else len(apart) - 1) * len(rounds))
-    return Correlation(
-        _of_seen(seen, rounds),
-        min(max(_of_seen(seen + _SAFETY * error, rounds), 0.0), MOST),
-        _of_seen(seen - 1 / math.sqrt(len(rounds)), rounds),
-    )
+    # The correlations for which the expected estimates are these.
+    estimates = [seen, seen + _SAFETY * error, seen - 1 / math.sqrt(len(rounds))]
+    found, reckoned, shown = np.interp(estimates, expected, _GRID).tolist()
+    return Correlation(found, min(max(reckoned, 0.0), MOST), shown)
 
 
 def reckoned_by_pairs(ratios: _Array) -> _Array:
@@ -212,9 +212,11 @@ def _residuals(logs: _Array, wide: _Array, *, ratios: bool) -> _Array:
     return apart
 
 
-def _of_seen(seen: float, rounds: Sequence[TimingKey]) -> float:
-    """Return the correlation for which the expected estimate from these rounds is `seen`."""
-    return float(np.interp(seen, _table(_places(rounds[:_TOLD_BY])), _GRID))
+@functools.lru_cache(maxsize=64)
+def _known_of(rounds: tuple[TimingKey, ...]) -> tuple[NDArray[np.intp], NDArray[np.intp], _Array]:
+    """Return the indices of neighbours, first and second, and the expected estimate for each correlation in `_GRID`."""
+    first, second = np.array(neighbours(rounds)).T
+    return first, second, _table(_places(rounds[:_TOLD_BY]))
 
 
 @functools.lru_cache(maxsize=64)

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,9 @@ _NORMAL = 1.4826
 """Ratio of a normal distribution's standard deviation to its median distance from the middle."""
 _CUT_NORMAL = 0.9594
 """Standard deviation of standard normal values cut off at +-`CUT`."""
+_STEPS = np.geomspace(1e-4, 1e4, 200)
+"""Distances from the middle, in ranges of the values, at which an end of the interval is first searched."""
+_HUNDREDTHS = np.arange(101)
 _Values = NDArray[np.float64]
 
 
@@ -62,12 +65,10 @@ def anytime_interval(values: Sequence[float], alpha: float = ALPHA, *, wider: fl
         return Interval(value=middle)
     if not spread:
         return Interval(value=middle, low=middle, high=middle)
-    scales, limit = _scales(every), math.log(1 / alpha)
-    own = deviation(list(every))
-    ends = [_end(every, scales, own, middle, side * spread, limit) for side in (-1, 1)]
-    low, high = ends
-    if low is None or high is None:
+    ends = _ends(every, middle, spread, math.log(1 / alpha))
+    if ends is None:
         return Interval(value=middle)
+    low, high = ends
     middle = min(max(middle, low), high)
     return Interval(value=middle, low=middle - wider * (middle - low), high=middle + wider * (high - middle))
 
@@ -97,13 +98,13 @@ def middle_of(values: _Values) -> float:
     """
     if not len(values):
         return 0.0
-    middle = float(np.median(values))
-    scale = _NORMAL * float(np.median(np.abs(values - middle)))
+    middle = _median(values)
+    scale = _NORMAL * _median(np.abs(values - middle))
     if not scale:
         return middle if len(values) > 2 else float(values.mean())
     for _ in range(50):
         before = middle
-        middle += float((values - middle).clip(-CUT * scale, CUT * scale).mean())
+        middle += float(_cut_off(values - middle, CUT * scale).sum()) / len(values)
         if middle == before:
             break
     return middle
@@ -147,14 +148,35 @@ def _scales(values: _Values) -> _Values:
         return scales
     for index in range(_UNSCALED, values.shape[-1]):
         before = values[..., :index]
-        apart = np.abs(before - np.median(before, axis=-1, keepdims=True))
-        scales[..., index] = _NORMAL * np.median(apart, axis=-1)
+        apart = np.abs(before - _medians(before)[..., np.newaxis])
+        scales[..., index] = _NORMAL * _medians(apart)
     return scales
 
 
 def _cut(apart: _Values, scales: _Values) -> _Values:
     known = scales > 0
-    return np.where(known, (apart / np.where(known, scales, 1.0)).clip(-CUT, CUT), np.sign(apart))
+    return np.where(known, _cut_off(apart / np.where(known, scales, 1.0), CUT), np.sign(apart))
+
+
+def _cut_off(values: _Values, reach: float) -> _Values:
+    """Cut the values off at +-`reach`, in place. For short series, `clip` takes several times as long."""
+    np.maximum(values, -reach, out=values)
+    return np.minimum(values, reach, out=values)
+
+
+def _median(values: _Values) -> float:
+    """Return the median; for short series, `np.median` takes several times as long."""
+    found: float = statistics.median(values.tolist())
+    return found
+
+
+def _medians(values: _Values) -> _Values:
+    """Return the medians of series along the last dimension, in half of the time of `np.median`."""
+    above = values.shape[-1] // 2
+    below = (values.shape[-1] - 1) // 2
+    ordered = np.partition(values, (below, above), axis=-1)
+    found: _Values = (ordered[..., below] + ordered[..., above]) / 2
+    return found
 
 
 def _symmetric(sums: _Values, squares: _Values) -> _Values:
@@ -175,35 +197,47 @@ def _averaged(normal: _Values, symmetric: _Values) -> _Values:
     return found
 
 
-def _evidence(values: _Values, scales: _Values, own: float, means: _Values) -> _Values:
-    """Return the log of the evidence against each of `means` as the true mean; `own` is the standard deviation."""
-    count, apart = len(values), values[np.newaxis] - means[:, np.newaxis]
-    cut = _cut(apart, scales)
-    t2 = count * (apart.mean(axis=1) / own) ** 2
-    return _averaged(_normal(count, t2), _symmetric(cut.sum(axis=1), (cut**2).sum(axis=1)))
+def _evidence_against(values: _Values) -> Callable[[_Values], _Values]:
+    """Return a function that returns the log of the evidence against each of several means as the true mean."""
+    column, scales = values[:, np.newaxis], _scales(values)
+    signs = np.flatnonzero(scales == 0)
+    divisors = np.where(scales > 0, scales, 1.0)[:, np.newaxis]
+    count, own = len(values), deviation(values.tolist())
+
+    def evidence_of(means: _Values) -> _Values:
+        apart = column - means
+        t2 = count * (apart.sum(axis=0) / count / own) ** 2
+        cut = _cut_off(apart / divisors, CUT)
+        cut[signs] = np.sign(apart[signs])
+        return _averaged(_normal(count, t2), _symmetric(cut.sum(axis=0), (cut**2).sum(axis=0)))
+
+    return evidence_of
 
 
-def _end(
-    values: _Values, scales: _Values, own: float, middle: float, reach: float, limit: float
-) -> float | None:
-    """Return the outermost place at which the interval ends on one side of the middle.
+def _ends(values: _Values, middle: float, spread: float, limit: float) -> tuple[float, float] | None:
+    """Return the outermost places at which the interval ends on either side of the middle; None if it is unbounded.
 
-    The search takes 200 geometric steps from 1e-4 to 1e4 times `reach`, then refines the last gap five times.
+    The search takes 200 geometric steps from 1e-4 to 1e4 times `spread`, then refines the last gap five times.
     """
-    steps = np.geomspace(1e-4, 1e4, 200) * reach
-    inside = np.flatnonzero(_evidence(values, scales, own, middle + steps) < limit)
-    if not len(inside):
-        return middle + float(steps[0])
-    last = int(inside[-1])
-    if last + 1 == len(steps):
+    evidence_of, sides = _evidence_against(values), np.arange(2)
+    steps = middle + np.array([[-spread], [spread]]) * _STEPS
+    last = _last_below(evidence_of(steps.ravel()).reshape(steps.shape), limit)
+    if last.max() + 1 == len(_STEPS):
         return None
-    near, far = middle + float(steps[last]), middle + float(steps[last + 1])
+    near, far = steps[sides, np.maximum(last, 0)], steps[sides, last + 1]
     for _ in range(5):
-        between = np.linspace(near, far, 101)
-        within = np.flatnonzero(_evidence(values, scales, own, between[:-1]) < limit)
-        last = int(within[-1]) if len(within) else 0
-        near, far = float(between[last]), float(between[last + 1])
-    return far
+        between = near[:, np.newaxis] + _HUNDREDTHS * ((far - near) / 100)[:, np.newaxis]
+        between[:, -1] = far
+        last = _last_below(evidence_of(between[:, :-1].ravel()).reshape(2, -1), limit)
+        near, far = (between[sides, np.maximum(last, 0) + more] for more in (0, 1))
+    return float(far[0]), float(far[1])
+
+
+def _last_below(rows: _Values, limit: float) -> NDArray[np.intp]:
+    """Return, for each row, the index of the last value below the limit, or -1 if there is none."""
+    below = rows < limit
+    last: NDArray[np.intp] = rows.shape[1] - 1 - below[:, ::-1].argmax(axis=1)
+    return np.where(below.any(axis=1), last, -1)
 
 
 def half_width_in_deviations(count: int, alpha: float = ALPHA) -> float | None:
