@@ -132,7 +132,6 @@ def write_run(run: RunDir, plan: Plan, machine: dict[str, Any]) -> None:
 
 
 def _devices(experiment: Experiment, here: Devices, shape: JobShape) -> Devices:
-    """Return devices for `auto`: each rank that fits on the nodes has a GPU or enough cores."""
     base = experiment.base
     kind = here.kind if base.device == "auto" else base.device
     return Devices(

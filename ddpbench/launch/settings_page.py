@@ -138,7 +138,6 @@ def _table(listed: Mapping[str, SettingKey]) -> list[str]:
 
 
 def _sentences(model: type[BaseModel]) -> dict[str, str]:
-    """Return the text below each field's declaration, also of base classes."""
     sentences: dict[str, str] = {}
     for owner in reversed(model.__mro__):
         if issubclass(owner, BaseModel) and owner is not BaseModel:
@@ -174,7 +173,6 @@ def _key(name: str, field: FieldInfo, meaning: str) -> SettingKey:
 
 
 def _alternatives(annotation: Any, metadata: Sequence[Any]) -> Iterator[tuple[Any, list[Any]]]:
-    """Yield each allowed type except `None`, with the metadata that limits or describes it."""
     if get_origin(annotation) is Annotated:
         inner, *more = get_args(annotation)
         flat = [one for item in more for one in (item.metadata if isinstance(item, FieldInfo) else [item])]

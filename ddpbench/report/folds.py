@@ -100,7 +100,6 @@ def _ends(sentence: str) -> Iterator[int]:
 
 
 def _closes_at_end(rest: str) -> bool:
-    """Return whether the opening bracket closes at the text's end, just before the full stop."""
     depth = 0
     for place, letter in enumerate(rest):
         depth += (letter == "(") - (letter == ")")

@@ -147,7 +147,6 @@ def _problem(section: Section, ids: Collection[str], names: Collection[str]) -> 
 
 
 def _free(anchor: str, ids: Collection[str]) -> str:
-    """Replace spaces by hyphens, and append hyphens until the id is unused."""
     anchor = "-".join(anchor.split())
     while anchor in ids:
         anchor += "-"
@@ -193,7 +192,6 @@ def _is_of(value: object, kind: Any) -> bool:
 
 
 def _wrong_within(value: object, kind: Any, where: str) -> Iterator[str]:
-    """Check the values in a mapping, or in a dataclass of the module `parts`."""
     if isinstance(value, Mapping):
         for key, one in value.items():
             for each, of in zip((key, one), typing.get_args(kind), strict=True):

@@ -84,7 +84,6 @@ def _stated_in(picture: Picture, every: Sequence[str]) -> set[str]:
 
 
 def _subtitle(picture: Picture, every: Sequence[str]) -> str:
-    """Return the conditions that the heading does not state, and what its brackets mean."""
     words = [*filter(None, [picture.group]), *every[:-1], *picture.label, *every[-1:]]
     outside = [word for word in dict.fromkeys(words) if word not in picture.heading]
     brackets = ["brackets: 95 % intervals"] if "[" in picture.heading else []

@@ -270,7 +270,6 @@ def _holders(findings: Iterable[Finding]) -> Mapping[str, list[str]]:
 def _anchored(
     findings: Iterable[Finding], sections: Sequence[Section], shared: Collection[str]
 ) -> Sequence[tuple[Finding, str]]:
-    """Return each finding with the anchor of its evidence, or of the summary if the page lacks that."""
     anchors = {"summary", "method", "provenance", "validity"} | {section.anchor for section in sections}
     return [
         (
@@ -286,7 +285,6 @@ def _anchored(
 
 
 def _qualified_once(answer: Iterable[Finding]) -> set[str]:
-    """Return the answer's tags that other findings need not repeat. Tags that vary by finding are left out."""
     return {
         tag for finding in answer for tag in finding.tags if "launch" not in tag and not tag.startswith(LATE)
     }
@@ -381,7 +379,6 @@ def _part(machine: Mapping[str, object], name: str) -> Mapping[str, object]:
 
 
 def _resumes(summary: RunSummary) -> str:
-    """Return the command that continues the run, or the plan command if a launcher supplied the nodes."""
     context = _part(summary.about.machine, "context")
     if "submitted_nodes" in context:
         return command("ddpbench", "submit", str(Path(summary.about.run_path).parent))
@@ -431,7 +428,6 @@ def used_words(summary: RunSummary) -> str:
 
 
 def _used_cores(case: Case, here: int) -> int:
-    """Return the cores that a case's ranks and loader workers may use; a replay may use all."""
     if case.compute != "real":
         return here
     processes = 1 if traits_of(case).one_process else case.world_size

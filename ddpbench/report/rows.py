@@ -152,7 +152,6 @@ _OVER_BASE = ("speedup", "efficiency", "speedup_to_loss")
 
 
 def _with_layouts(rows: Sequence[Row]) -> list[Row]:
-    """Set `layout` for rows whose strategy ran the same number of ranks in several layouts."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.panel, row.variant), []).append(row)

@@ -54,7 +54,6 @@ def _most_ranks(every: Sequence[Series]) -> int:
 
 
 def _rate_at(series: Series, size: int) -> float:
-    """Return a series' samples/s at `size` ranks; 0 if unknown."""
     rates = (row.samples_per_s for row in series.rows if row.ok and row.case.world_size == size)
     return next((rate.value for rate in rates if rate is not None), 0.0)
 

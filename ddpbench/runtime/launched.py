@@ -80,7 +80,6 @@ _STALE_S = 3600.0
 
 
 def _program(launcher: str) -> str | None:
-    """Return a launcher's program, next to this Python or on PATH; None if not found."""
     own = Path(sys.executable).parent / launcher
     return str(own) if own.is_file() else shutil.which(launcher)
 

@@ -162,7 +162,6 @@ class Done:
 
 
 def _conditions(run: RunDir) -> dict[str, object]:
-    """Return the facts about machine, code and packages that proofs depend on."""
     return {key: value for key, value in read_machine(run)["identity"].items() if key != "experiment_digest"}
 
 

@@ -128,7 +128,6 @@ class RunningServer:
 
     @property
     def _tail(self) -> str:
-        """Return the end of a message: the log's last line and, if the log stays, its path."""
         return tail_of(self._log, where=self._log_stays)
 
     @property

@@ -128,5 +128,4 @@ class Seen:
 
 
 def _progress(pulse: Pulse) -> tuple[int, int]:
-    """Return a sort key: the index of the phase, then the number of steps."""
     return (PHASES.index(pulse.phase) if pulse.phase in PHASES else len(PHASES), pulse.steps)

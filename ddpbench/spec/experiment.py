@@ -149,7 +149,6 @@ def _not_in(written: Mapping[str, Any], settings: Iterable[Sequence[str]]) -> It
 
 
 def _blamed(source: str, problems: Sequence[Problem], settings: Sequence[Sequence[str]]) -> ExperimentError:
-    """Return the error, which names `--set` instead of the file for problems due to overrides."""
     given = {".".join(keys) for keys in settings}
     own = [problem.path == "--set" or _owner_path(problem.path) in given for problem in problems]
     if all(own):
@@ -211,7 +210,6 @@ def _with_dtype(experiment: Experiment, catalog: Catalog) -> Experiment:
 
 
 def _env(data: object, problems: list[Problem]) -> dict[str, str]:
-    """Return `[env]` with numbers as texts; add a problem for each invalid variable."""
     if not isinstance(data, dict):
         problems.append(Problem(path="env", message=f"must be a table, not {shortened(data)}"))
         return {}
@@ -278,7 +276,6 @@ def explain(
 
 
 def _choice_meant(item: ErrorDetails) -> str:
-    """Return `did you mean ...? ` for the nearest allowed value; empty if none is near."""
     if item["type"] != "literal_error" or not isinstance(item["input"], str):
         return ""
     return meant(item["input"], re.findall("'([^']*)'", str(item.get("ctx", {}).get("expected", ""))))

@@ -220,7 +220,6 @@ def fabric_overrides(text: str) -> list[str]:
 
 @contextlib.contextmanager
 def _named(what: str) -> Iterator[None]:
-    """Add the number's name to a ValueError about it."""
     try:
         yield
     except ValueError as error:

@@ -62,7 +62,6 @@ def link_words(fabric: str) -> str:
 
 
 def _parts(fabric: str) -> tuple[str, str]:
-    """Return the most common rate of the nodes' links, and all else about the links."""
     links = links_of(fabric)
     if links is None:
         return fabric, ""

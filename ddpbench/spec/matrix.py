@@ -103,7 +103,6 @@ def _check_count(experiment: Experiment) -> None:
 
 
 def _setting(experiment: Experiment, axes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all settings of a combination; its `axes` take precedence."""
     fabric = experiment.fabric or FabricSettings()
     linked = {f"fabric.{name}": getattr(fabric, name) for name in FabricSettings.model_fields}
     variables = {f"env.{name}": value for name, value in experiment.env.items()}
@@ -241,7 +240,6 @@ def _batch(
     trainers: int,
     problems: list[Problem],
 ) -> tuple[int, int] | None:
-    """Return local and global batch; None with a problem if the given ones do not suit the scaling."""
     local_batch: int | None = setting["local_batch"]
     global_batch: int | None = setting["global_batch"]
     if "scaling" in experiment.axes:  # each kind of scaling uses the batch that it fixes
@@ -338,14 +336,12 @@ def _chosen(asked: str, usual: str, choice: Sequence[str], *, own: bool = False)
 
 
 def _dtype(asked: str, workload: WorkloadInfo) -> str:
-    """Return the requested dtype; by default float32, or `own` for a user's own class."""
     if asked != "default":
         return asked
     return OWN_TYPES if workload.own else "float32"
 
 
 def _unknown_choices(experiment: Experiment, catalog: Catalog) -> Iterable[Problem]:
-    """Yield problems for algorithms and schedules that no strategy offers."""
     names = experiment.axes.get("strategy", [experiment.base.strategy])
     infos = [catalog.strategy(name) for name in names]
     for setting in ("algorithm", "schedule"):
@@ -474,7 +470,6 @@ def _links(
 
 
 def _oversubscribed(case: Case, devices: Devices) -> bool:
-    """Return whether CPU ranks have more threads than cores; False for replays, which sleep."""
     return (
         case.device == "cpu"
         and case.compute == "real"

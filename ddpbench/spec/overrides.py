@@ -63,7 +63,6 @@ def sure_keys(override: str) -> list[str]:
 
 
 def _meanings(override: str) -> list[list[str]]:
-    """Return, for each value, the full keys that its name may stand for."""
     given, value, _ = _read(override, []) or (setting_keys(override.partition("=")[0].strip()), None, "")
     names = [".".join(keys[1:] if keys[0] == "axes" else keys) for keys, _ in _leaves(tuple(given), value)]
     return [([] if "." in name else places(name, {})) or [name] for name in names]
@@ -123,7 +122,6 @@ def _is_below_axes(path: Sequence[str]) -> bool:
 
 
 def _path(keys: Sequence[str]) -> tuple[str, ...]:
-    """Return a key's parts, with an axis's name split at its dots even if quoted."""
     return ("axes", *".".join(keys[1:]).split(".")) if keys[0] == "axes" and len(keys) > 1 else tuple(keys)
 
 
@@ -156,7 +154,6 @@ def _lacks_owner(keys: Sequence[str]) -> bool:
 
 
 def _owned(keys: list[str], models: Models, problems: list[Problem]) -> list[str]:
-    """Return the full key of an option without owner; empty if no owner has it. Several owners are a problem."""
     if not _lacks_owner(keys) or keys[-1] in models:
         return []
     candidates = [key for key in places(keys[-1], models) if key.startswith("options.")]
@@ -279,7 +276,6 @@ def _whole(keys: list[str], models: Models, problems: list[Problem], *, emulated
 
 
 def _is_whole(keys: Sequence[str]) -> bool:
-    """Return whether a key has its section or needs none, as top-level keys and axes of `base`."""
     if keys[0] == "axes" and len(keys) == 2:
         return "." in keys[1] or keys[1] in Base.model_fields
     return len(keys) > 1 or keys[0] in _TOP_LEVEL
@@ -388,7 +384,6 @@ def reconcile(data: dict[str, Any], settings: Sequence[list[str]], before: Itera
 
 
 def _replace_axes(data: dict[str, Any], settings: Sequence[list[str]]) -> list[str]:
-    """Remove axes that an override replaces with a single value; return a sentence for each."""
     if not isinstance(data.get("axes"), dict):
         return []
     axes = data["axes"] = dotted(data["axes"])
@@ -433,7 +428,6 @@ def _replace_values(data: dict[str, Any], settings: Sequence[list[str]]) -> list
 
 
 def _leave_out(data: dict[str, Any], settings: Sequence[list[str]], before: Iterable[Owner]) -> list[str]:
-    """Remove the options of replaced strategies and workloads; return a sentence per name."""
     still = {owner.table for owner in owner_names(data)}
     asked = _axes_asked(settings)
     left_out = []

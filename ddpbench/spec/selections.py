@@ -157,7 +157,6 @@ def check_selection(
 
 
 def _unknown_names(rule: Mapping[str, list[Any]], path: str, catalog: Catalog) -> list[Problem]:
-    """Return problems for unknown names in a table, and replace known names by full ones."""
     problems: list[Problem] = []
     for key, look_up in (("strategy", catalog.strategy), ("workload", catalog.workload)):
         values = rule.get(key, [])

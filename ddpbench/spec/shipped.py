@@ -70,7 +70,6 @@ def _with_own(claim: PlannedClaim, run_id: str, known: Sequence[Sequence[Past]])
 
 
 def _shipped(experiment: str, folder: Path | None) -> _Experiment:
-    """Return an experiment's question and claims; empty if the file cannot be read."""
     file = (folder or shipped_experiments()) / f"{experiment}.toml"
     try:
         return _Experiment.model_validate(parse(read_text(file)))

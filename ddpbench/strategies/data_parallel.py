@@ -203,7 +203,6 @@ class ThreadedReplica(Replica):
                 )
 
     def _on_all(self, functions: Sequence[Callable[..., T]], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
-        """Call function i in thread i; raise the exception of the first that failed."""
         jobs = zip(self._threads, functions, arguments, strict=True)
         futures = [thread.submit(function, *given) for thread, function, given in jobs]
         wait(futures)

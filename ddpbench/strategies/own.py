@@ -119,8 +119,6 @@ def _raised(error: BaseException) -> str:
 def _asked(
     who: str, method: str, ask: Callable[..., Any], fits: Callable[[Any], bool], wanted: str
 ) -> Callable[..., Any]:
-    """Return a function that raises a clear error if `ask` fails or its answer does not fit."""
-
     def asked(*given: Any, **named: Any) -> Any:
         try:
             with process_kept():

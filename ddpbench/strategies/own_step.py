@@ -212,8 +212,6 @@ def around_backward(
 
 
 def _multiplied(original: Callable[..., None], factor: float) -> Callable[..., None]:
-    """Return `torch.autograd.backward` with gradients multiplied by `factor`."""
-
     def backward(tensors: Any, grad_tensors: Any = None, *others: Any, **settings: Any) -> None:
         roots = (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors)
         given = (grad_tensors,) if isinstance(grad_tensors, torch.Tensor) else grad_tensors

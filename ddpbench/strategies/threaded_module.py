@@ -63,7 +63,6 @@ class _Call:
         self.parameters: list[dict[torch.Tensor, torch.Tensor]] = []
 
     def run(self) -> list[torch.Tensor]:
-        """Run the replicas; return their outputs' tensors, joined and without a graph."""
         owner = self.owner
         wanted = [each.requires_grad for each in tensors(self.given)]
         shards = [_leaves(shard, wanted) for shard in chunk(self.given, owner.count)]
@@ -87,7 +86,6 @@ class _Call:
         return call
 
     def back(self, slopes: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """Run the backward from the outputs' gradients; return those of inputs, then of parameters."""
         pairs: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[] for _ in self.outputs]
         for index, slope in enumerate(slopes):
             if slope is None or not self.outputs[0][index].requires_grad:

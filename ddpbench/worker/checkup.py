@@ -78,7 +78,6 @@ def _mpi() -> tuple[str | None, str]:
 
 
 def _driver_cuda(torch: Any) -> str | None:
-    """Return the newest CUDA version that the driver supports, such as `12.4`; None without a driver."""
     ask = getattr(torch._C, "_cuda_getDriverVersion", None)
     number = ask() if ask is not None else 0
     return f"{number // 1000}.{number % 1000 // 10}" if number else None

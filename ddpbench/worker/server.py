@@ -295,7 +295,6 @@ class ForkServer:
             self._told_s = _ended_cpu_s()
 
     def _reap(self) -> None:
-        """Report exited ranks and kill their process groups; after the last one, end all descendants."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -322,7 +321,6 @@ class ForkServer:
 
 
 def _ended_cpu_s() -> float:
-    """Return the CPU seconds of this process's children that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

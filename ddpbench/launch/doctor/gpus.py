@@ -162,7 +162,6 @@ def _settings(found: list[Gpu], *, chosen: bool) -> Iterator[CheckResult]:
 
 
 def _compute_mode(gpu: Gpu) -> Iterator[CheckResult]:
-    """Report a compute mode in which the GPU accepts no process, or only one at a time."""
     if gpu.compute_mode == "Prohibited":
         yield problem(
             "compute mode",

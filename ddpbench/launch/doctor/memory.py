@@ -58,7 +58,6 @@ def swap(host: Host) -> Iterator[CheckResult]:
 
 
 def _meminfo(host: Host) -> dict[str, int]:
-    """Return /proc/meminfo's entries in bytes."""
     entries: dict[str, int] = {}
     for line in host.read(host.proc_root / "meminfo").splitlines():
         name, _, rest = line.partition(":")

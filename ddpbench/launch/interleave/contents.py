@@ -66,7 +66,6 @@ def _succeeds(folder: Path, *words: str) -> bool:
 
 
 def _link(side: Placed, inner: Path, root: Path) -> str:
-    """Return the commit of the submodule `inner` that a side's code records; empty if it records none."""
     top, relative = repository_of(side), str(inner.relative_to(root))
     if inner.is_relative_to(top):
         return ""
@@ -93,7 +92,6 @@ def copies_of_projects(sides: tuple[Placed, Placed], roots: Sequence[Path]) -> d
 
 
 def _is_same(folder: Path, sides: tuple[Placed, Placed], roots: Sequence[Path]) -> bool:
-    """Return whether a folder of compared code is known to have the same files on both sides."""
     root, tops = innermost(folder, roots), [repository_of(side) for side in sides]
     if len({*tops}) == 1:  # two folders of one repository
         return not any(folder.is_relative_to(own_code(side)) for side in sides)

@@ -91,7 +91,6 @@ def searched(python: str) -> Searched:
 
 
 def _answer(python: str, script: str, *words: str) -> Any:
-    """Return what an interpreter prints as JSON when it runs `script`; None if it does not answer."""
     try:
         done = subprocess.run(
             [python, "-P", "-c", script, *words],

@@ -66,7 +66,6 @@ def with_overrides(side: Placed, overrides: Sequence[str]) -> Placed:
 
 
 def _changed(override: str, change: Callable[[str], str]) -> str:
-    """Return an override with each name of a strategy, workload or algorithm replaced by `change(name)`."""
     key, equals, raw = override.partition("=")
     if not equals or key.strip().removeprefix("base.").removeprefix("axes.") not in OWN_SETTINGS:
         return override
@@ -234,7 +233,6 @@ def _within(found: Path, tops: Iterable[Path]) -> bool:
 
 
 def _named(experiment: Path, overrides: Sequence[str]) -> Iterator[_Named]:
-    """Yield the users' files and modules that an experiment names; an unreadable one is reported later."""
     try:
         data = documents.parse(documents.read_text(experiment))
     except (OSError, ValueError):

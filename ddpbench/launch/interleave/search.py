@@ -39,7 +39,6 @@ def with_search(sides: tuple[Placed, Placed]) -> tuple[Placed, Placed]:
 
 
 def _shared_repositories(sides: tuple[Placed, Placed], roots: Sequence[Path]) -> list[Path]:
-    """Return the repositories inside compared code that both sides may share and import from."""
     found: dict[Path, Path] = {}
     for side in sides:
         places = searched(side.python)
@@ -73,7 +72,6 @@ def _with_search(
     )
 
     def mine(folders: Iterable[Path]) -> Iterator[Path]:
-        """Yield the side's own copies of the folders that are in compared code."""
         for place in folders:
             root = innermost(place, roots)
             if root is None or is_installed(place, root, places.prefixes):

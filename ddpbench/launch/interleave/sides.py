@@ -302,7 +302,6 @@ def place(spec: SideSpec, experiment: Path, out: Path, other: SideSpec | None = 
 
 
 def _is_whole_code(spec: SideSpec) -> bool:
-    """Return whether a side names a commit, or the folder of a whole repository."""
     folder = Path(spec.path).resolve() if spec.path else None
     return bool(spec.ref) or (folder is not None and folder.is_dir() and top_of(folder) == folder)
 
@@ -330,7 +329,6 @@ def same_code(base: Placed, new: Placed) -> str:
 
 
 def _is_whole(side: Placed) -> bool:
-    """Return whether a side's code is an entire commit, not a part of a repository."""
     folder = side.folder or Path.cwd()
     return bool(side.spec.ref) or top_of(folder) == folder.resolve()
 
@@ -647,7 +645,6 @@ def _listing(top: Path, commit: str) -> subprocess.Popen[bytes]:
 
 
 def _exported(top: Path, spec: SideSpec, out: Path) -> Path:
-    """Write the commit's files to a folder if they are not there, without changing the repository."""
     commit = _commit_named(top, spec)
     folder = out.resolve() / COPIES / commit[:12]
     if folder.is_dir():

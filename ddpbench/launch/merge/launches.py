@@ -79,7 +79,6 @@ def cases_taken(source: Source, cases: Mapping[str, Mapping[str, Any]]) -> froze
 
 
 def _is_crowded(own: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
-    """Return whether a case was oversubscribed in its source (`own`), but not in the merged run (`entry`)."""
     return bool(own["oversubscribed"] and not entry["oversubscribed"])
 
 
@@ -220,7 +219,6 @@ def _start_in(line: bytes) -> RankStart | None:
 
 
 def _readdress(path: Path, start: RankStart, found: _Found, number: int, run_id: str) -> None:
-    """Rewrite the first record in a rank's file, `start`, with the new round and run."""
     _, newline, rest = path.read_bytes().partition(b"\n")
     outcome = found.outcome
     now = replace(

@@ -75,7 +75,6 @@ def merging(paths: Sequence[Path], out: Path) -> Iterator[Merged]:
 
 
 def _made(sources: Sequence[Source], folder: MadeFolder, out: Path) -> Merged:
-    """Write the merged run under a temporary name, and rename it once complete."""
     run = RunDir(folder.itself)
     try:
         with errors_naming(folder.itself, out):
@@ -168,7 +167,6 @@ def _budget(sources: Sequence[Source], rounds: int) -> dict[str, Any]:
 
 
 def _claims(sources: Sequence[Source]) -> list[PlannedClaim]:
-    """Return the claims of all runs; equal claims become one with the pairs of all runs."""
     claims: dict[PlannedClaim, dict[tuple[str, str], None]] = {}
     history: dict[PlannedClaim, dict[Past, None]] = {}
     for source in sources:

@@ -76,7 +76,6 @@ def _goes_through(tracer: Tracer, node: ast.expr, scope: Scope) -> tuple[Origin,
 
 
 def _passes_on(function: FunctionNode | None) -> bool:
-    """Return whether a function yields its first argument's items unchanged, as a progress bar does."""
     if function is None or not parameters_of(function):
         return False
     given = [each.value for each in walk(function) if isinstance(each, ast.Yield)]

@@ -197,7 +197,6 @@ def entry_of(node: ast.expr) -> str | None:
 
 
 def _holder(target: ast.Attribute | ast.Subscript) -> str:
-    """Return the name, or attribute such as `x.y`, of the object that an assignment changes."""
     node = target.value
     while isinstance(node, ast.Subscript) or (isinstance(node, ast.Attribute) and not key_of(node)):
         node = node.value

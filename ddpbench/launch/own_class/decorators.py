@@ -44,7 +44,6 @@ def _returned(function: FunctionNode) -> FunctionNode | None:
 
 
 def _passes_on(decorator: FunctionNode) -> bool:
-    """Return whether a decorator returns its function, or calls it once with the same arguments."""
     if len(decorator.args.args) != 1:
         return False
     name = decorator.args.args[0].arg

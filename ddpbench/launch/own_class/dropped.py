@@ -381,7 +381,6 @@ class _Collected:
         return next((group for group, fits in groups if fits), OTHER)
 
     def _collects(self, call: ast.Call) -> bool:
-        """Return whether the class may need an `append`: it reads the list, or a part of a model is appended."""
         if last_name(call) != "append" or not call.args:
             return False
         if first_name(call.func) in self.of.taken.names:
@@ -483,7 +482,6 @@ class _Collected:
 
 
 def _is_taken(value: ast.expr, places: Set[int]) -> bool:
-    """Return whether the class contains a value, or a tuple's elements other than constants."""
     if place_of_node(value) in places:
         return True
     made = [each for each in getattr(value, "elts", ()) if not isinstance(each, ast.Constant)]
@@ -491,7 +489,6 @@ def _is_taken(value: ast.expr, places: Set[int]) -> bool:
 
 
 def _by_text(text: str) -> str:
-    """Return the group of a left-out statement by words in it such as `environ`; empty if unknown."""
     groups = (
         (SCHEDULE, "['lr']" in text),
         (SYNC, "require_backward_grad_sync" in text),

@@ -268,7 +268,6 @@ class _Where:
 
 
 def _given_by(node: ast.expr) -> Sequence[ast.expr]:
-    """Return the subexpressions that may give the value, such as both branches of `a if b else c`."""
     match node:
         case ast.Attribute() | ast.Subscript() | ast.Starred() | ast.NamedExpr():
             return [node.value]
@@ -368,7 +367,6 @@ class Effects:
         return plain and getattr(scope.node, "name", "") in self.made
 
     def _trunk(self) -> dict[int, tuple[Scope, tuple[tuple[int, int], tuple[int, int]]]]:
-        """Return the functions on the call path to the training loop, with the span of code that leads there."""
         loop = self.loop
         entry: dict[int, list[ast.AST]] = {id(loop.scope.node): [loop.stands or loop.node]}
         found = {id(loop.scope.node): loop.scope, id(loop.body_scope.node): loop.body_scope}
@@ -400,7 +398,6 @@ class Effects:
         return call in here(loop.node.body) and call not in here(loop.body)
 
     def _called(self, call: ast.Call, scope: Scope) -> Scope | None:
-        """Return the script's function, method or `__init__` that a call runs; None if unknown."""
         func = call.func
         if isinstance(func, ast.Name):
             found = self._functions.get(func.id) or self._method(func.id, "__init__")
@@ -578,7 +575,6 @@ class Effects:
         }
 
     def _may_change(self, call: ast.Call, name: str, where: _Where) -> bool:
-        """Return whether an unknown function may change a model: it gets a model, or is called like a callback."""
         func, arguments = call.func, arguments_of(call)
         bound = self.tracer.bindings(where.scope).get(name, []) if isinstance(func, ast.Name) else []
         if not arguments:
@@ -621,7 +617,6 @@ class Effects:
         return receiver if changes else None
 
     def _ends_training(self, call: ast.Call, of: ast.expr, where: _Where) -> bool:
-        """Return whether a call leaves a part of the model in evaluation mode during training."""
         if not evaluates(call):
             return False
         whole = of.value if isinstance(of, ast.Attribute) and of.attr == "module" else of
@@ -719,7 +714,6 @@ class Effects:
         return next(filter(None, parts), "")
 
     def _by_origin(self, node: ast.expr, where: _Where, depth: int, *, whole: bool) -> str | None:
-        """Return the part that an expression refers to; None if its components must be examined."""
         if isinstance(node, ast.Name) and node.id in where.taint:
             return where.taint[node.id]
         if not isinstance(node, ast.Name | ast.Attribute | ast.Call):
@@ -856,7 +850,6 @@ def _backward_of(loop: TrainingLoop) -> tuple[int, int]:
 
 
 def _span_of(scope: Scope, entries: list[ast.AST]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return start and end, as (line, column), of the code that contains `entries`."""
     found = [each for each in _flat(scope.node.body) if any(inner in entries for inner in walk(each))]
     if not found:
         return _NOWHERE, _NOWHERE
@@ -865,7 +858,6 @@ def _span_of(scope: Scope, entries: list[ast.AST]) -> tuple[tuple[int, int], tup
 
 
 def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements in order; those inside `if`, `with` and `try` take the block's place."""
     for each in body:
         if isinstance(each, ast.If | ast.With | ast.AsyncWith | ast.Try):
             for name in ("body", "handlers", "orelse", "finalbody"):
@@ -876,7 +868,6 @@ def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _statements(body: list[ast.stmt], tests: Tests) -> Iterator[tuple[ast.stmt, list[ast.AST], Tests]]:
-    """Yield each statement, its expressions outside nested statements, and its conditions."""
     for each in body:
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue

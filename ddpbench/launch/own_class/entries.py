@@ -65,7 +65,6 @@ def is_told_apart(
 
 
 def _is_seen(use: _Use, made: ast.expr, key: object, *, nested: bool) -> bool:
-    """Return whether a use only reads the dictionary, or sets an entry with a constant key."""
     parent, outer = use.parent, use.outer
     if not isinstance(use.node.ctx, ast.Load):
         return isinstance(parent, ast.Assign) and parent.value is made

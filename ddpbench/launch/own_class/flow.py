@@ -81,7 +81,6 @@ class FlowVisitor:
         return after
 
     def _after(self, node: ast.AST, parts: Sequence[ast.AST | None], state: State) -> State:
-        """Return the assignments that may hold after a statement in which only `parts` can set the name."""
         if isinstance(node, ast.stmt) and self.is_same(node):
             return state
         if any(self._binds(each) for part in parts if part is not None for each in _outside(part)):
@@ -137,7 +136,6 @@ class FlowVisitor:
 
 
 def _outside(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield a node and its descendants outside nested functions and targets of comprehensions."""
     yield node
     if isinstance(node, _SCOPES):
         return
@@ -147,12 +145,10 @@ def _outside(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _may_raise(node: ast.stmt) -> bool:
-    """Return whether a statement may raise; only assignments of constants to names do not."""
     plain = isinstance(node, ast.Assign) and all(isinstance(each, ast.Name) for each in node.targets)
     return not (plain and isinstance(getattr(node, "value", None), ast.Constant))
 
 
 def _joined(states: list[State | None]) -> State | None:
-    """Return the union of the branches' states; None if execution reaches the end of none."""
     known = [each for each in states if each is not None]
     return frozenset().union(*known) if known else None

@@ -66,7 +66,6 @@ def read_by(body: list[ast.stmt], bound: Collection[str], of: Mapping[str, str])
 
 
 def _bindings(script: Script, ends: Collection[ast.stmt]) -> Iterator[tuple[list[str], ast.AST]]:
-    """Yield the names that top-level statements bind, outside the guard, with the node that they depend on."""
     todo: list[ast.stmt] = [
         each for each in script.tree.body if each not in ends and each is not script.guard
     ]

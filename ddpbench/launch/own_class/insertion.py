@@ -78,7 +78,6 @@ def inserted(script: Script, text: str, ends: list[ast.stmt] | None = None) -> s
 
 
 def _end_of(lines: list[str], place: int) -> str:
-    """Return the line ending at `place`: that of the line above, or of the first line."""
     ends = [line[len(line.rstrip(_ENDS)) :] for line in (*lines[max(0, place - 2) : place - 1], *lines[:1])]
     return next(filter(None, ends), "\n")
 
@@ -113,7 +112,6 @@ def _guarded(script: Script, lines: list[str], place: int, ends: list[ast.stmt])
 
 
 def _inside_texts(lines: list[str]) -> set[int]:
-    """Return the lines that begin inside a multi-line string, which must not be indented."""
     found: set[int] = set()
     starts: list[int] = []
     for token in tokenize.generate_tokens(iter([f"{line.rstrip(_ENDS)}\n" for line in lines]).__next__):

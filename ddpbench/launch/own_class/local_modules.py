@@ -173,7 +173,6 @@ def changes_module(found: LocalFunction, depth: int = 0) -> bool:
 
 
 def _changed(function: FunctionNode) -> Iterator[ast.expr]:
-    """Yield the expressions that a function assigns to, and the objects whose methods change them."""
     for each in walk(function):
         if isinstance(each, ast.Name | ast.Attribute | ast.Subscript) and not isinstance(each.ctx, ast.Load):
             yield each

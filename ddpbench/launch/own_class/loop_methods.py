@@ -169,7 +169,6 @@ class LoopMethods(Reading):
         needed: set[str],
         effects: Callable[[ast.stmt], bool],
     ) -> set[str]:
-        """Return the names bound before the loop that carry a value from batch to batch."""
         passed = carried(statements, needed, effects)
         found = set(beginnings(self.tracer, self.variables, loop, passed))
         roles = {**self._model_roles(""), **self._optimizer_roles(), **dict(self.batch.parts)}
@@ -179,7 +178,6 @@ class LoopMethods(Reading):
     def _set_at_first(
         self, loop: TrainingLoop, statements: list[ast.stmt], needed: set[str], states: set[str]
     ) -> set[str]:
-        """Return the names that some batches set and others read, if `states` or the batch's number decides."""
         decides = states | self._counts(loop)
         set_by = {
             each.id
@@ -286,7 +284,6 @@ class LoopMethods(Reading):
         return {first.id} if isinstance(first, ast.Name) else set()
 
     def _tell_left_out(self, loop: TrainingLoop, kept: Sequence[ast.stmt] = ()) -> None:
-        """Record the loop's calls of its model or optimizer that `loss` or `step` lacks."""
         roles = {**self._model_roles("model"), **self._optimizer_roles()}
         has = {place_of_node(each) for each in here(list(kept)) if isinstance(each, ast.stmt)}
         where = "add it to step()" if kept else "write step() instead"

@@ -118,7 +118,6 @@ def _is_quiet(call: ast.Call, caller: Scope) -> bool:
 
 
 def _is_of(tracer: Tracer, call: ast.Call, caller: Scope, called: Scope) -> bool:
-    """Return whether a call runs `called`; for a method, the object's class decides."""
     name = getattr(called.node, "name", "")
     if called.own is None or id(called.node) in tracer.enclosing or name == "__init__":
         return True
@@ -244,7 +243,6 @@ def _trains(tracer: Tracer, loop: ast.For | ast.AsyncFor | ast.While, scope: Sco
 
 
 def _inlined(body: list[ast.stmt], call: ast.Call, function: FunctionNode) -> list[ast.stmt] | None:
-    """Replace a call by its function's statements; None if impossible, or if it does not get the loss."""
     names = parameters_of(function)
     names = names[1:] if names[:1] == ["self"] else names
     given = dict(zip(names, call.args, strict=False)) | {e.arg: e.value for e in call.keywords if e.arg}
@@ -388,6 +386,5 @@ def _called(tracer: Tracer, call: ast.Call, scope: Scope) -> Scope | None:
 
 
 def _steps(body: list[ast.stmt]) -> int:
-    """Return 1 if these statements call an optimizer's `step`, else 0."""
     calls = (node for node in in_step(body) if isinstance(node, ast.Call))
     return int(any(last_name(node) in ("step", "optimizer_step") for node in calls))

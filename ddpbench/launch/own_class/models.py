@@ -76,7 +76,6 @@ def _add(found: dict[str, Origin], node: ast.expr, origin: Origin) -> None:
 
 
 def _receivers(tracer: Tracer, node: ast.expr, scope: Scope, depth: int) -> list[tuple[ast.expr, Scope]]:
-    """Return the modules whose parameters an expression uses, also through other names, with scopes."""
     found: list[tuple[ast.expr, Scope]] = []
     for each in walk(node):
         if isinstance(each, ast.Attribute) and each.attr in ("parameters", "named_parameters"):

@@ -100,7 +100,6 @@ class ModuleNames(Unchanged):
         return not inside and not any(each is self.script.guard or each in self.ends for each in way)
 
     def _patched(self, name: str, nodes: list[ast.AST]) -> Iterator[ast.AST]:
-        """Yield nodes that set attributes or entries that the class reads of the imported module `name`."""
         imports = self.values.imports
         whole = imports[name]
         reads = {path for node in nodes for each in walk(node) if (path := dotted(each, imports)) is not None}

@@ -105,7 +105,6 @@ def _attribute(base: ast.expr, name: str | None) -> ast.expr | None:
 
 
 def _attributes(tracer: Tracer, call: ast.Call) -> dict[int | str, str]:
-    """Return the attributes that store a constructor's arguments, by position and by name."""
     own = tracer.script.classes.get(last_name(call))
     made = [e for e in own.body if isinstance(e, ast.FunctionDef) and e.name == "__init__"] if own else []
     found: dict[int | str, str] = {}

@@ -98,7 +98,6 @@ class Reading:
         """The module-level names of the script's model or optimizer, and of what is made from them."""
 
     def _statements(self, loop: TrainingLoop) -> list[ast.stmt]:
-        """Return a step's statements without branches that are not taken by default."""
         plain = without_kept_walrus(self.script, loop, settled(loop.body, loop.body_scope, self.tracer))
         return with_methods(plain, loop.body_scope, self.script)
 
@@ -165,7 +164,6 @@ class Reading:
         return {name: self._returned_with(each) for name, each in found.items()}
 
     def _wholes(self, found: dict[str, Origin]) -> dict[str, Origin]:
-        """Return the modules that no other module contains; only the outer one if the loop calls no other."""
         assert self.loop is not None
         scope = self.loop.body_scope
         called: dict[tuple[int, Path], tuple[str, Origin]] = {}
@@ -186,7 +184,6 @@ class Reading:
         return {name: each for name, each in found.items() if each.key not in within} or found
 
     def _parts(self, roles: dict[tuple[int, Path], ast.expr]) -> EntryValues:
-        """Return the models' parts that have separate names (`parts_of`); `roles` has the models' expressions."""
         found: EntryValues = {}
         for origin in self.models.values():
             for key, place in parts_of(self.tracer, origin, roles[origin.key]).items():
@@ -234,7 +231,6 @@ class Reading:
         return [ast.unparse(each) for each in target.elts]
 
     def _unpacked(self) -> list[str]:
-        """Return the optimizers' and schedulers' names if `optimizer()` returns several objects, else none."""
         found = self.updates.all
         bundled = {id(each.node) for each in found.values()}
         if len(bundled) == 1 and all(each.path for each in found.values()):
@@ -328,6 +324,5 @@ class Reading:
         return replace(method, lines=lines)
 
     def _take(self, *nodes: ast.AST) -> None:
-        """Record that `nodes` are in the generated class, and that their originals in the script are copied."""
         for node in nodes:
             self.places |= {place_of_node(each) for each in walk(node)} - {-1}

@@ -288,7 +288,6 @@ class _Pass(ast.NodeTransformer):
         return None if name in self.to.local | self.hidden else self.tracer.trace(node, self.scope)
 
     def _placed(self, node: ast.expr) -> ast.expr | None:
-        """Return a node's replacement; None if it stays, or if its components must be examined."""
         of = getattr(node, "value", node)
         traced = isinstance(of, ast.Name | ast.Attribute | ast.Subscript) or last_name(of) == "parse_args"
         found = self._origin(node) if traced else None
@@ -316,7 +315,6 @@ class _Pass(ast.NodeTransformer):
         return ast.Name(name, ast.Load())
 
     def _value(self, node: ast.expr, found: Origin) -> ast.expr | None:
-        """Return an expression for a value that the class lacks, or a name to fill in; None if the node stays."""
         own = isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self"
         known = found.node is not node
         if isinstance(node, ast.Attribute) and not known and self._parsed(node):
@@ -377,7 +375,6 @@ class _Pass(ast.NodeTransformer):
         return self._shared(name, found, made) if calls and not self.hidden else made
 
     def _is_drawn_from_again(self, found: Origin) -> bool:
-        """Return whether a value is a random number generator that the script uses in several places."""
         bound = self.tracer.bindings(found.scope)
         names = {name for name, each in bound.items() if any(e.value is found.node for e in each)}
         nodes = [
@@ -471,7 +468,6 @@ class _Pass(ast.NodeTransformer):
         return None
 
     def _stays(self, name: str) -> bool:
-        """Return whether a name means the same object in the generated class as in the script."""
         if not isinstance(self.scope.node, ast.Module):
             outer: Scope | None = self.scope
             while outer is not None and not isinstance(outer.node, ast.Module):
@@ -506,7 +502,6 @@ class _Pass(ast.NodeTransformer):
         return self._lacking(name, comment, found.key if found.node is not node else ast.unparse(node))
 
     def _lines_of(self, node: ast.expr) -> str:
-        """Say which lines set an attribute of `self`, or which computes a property; else empty."""
         own = self.scope.own
         if own is None or not isinstance(node, ast.Attribute) or key_of(node) != f"self.{node.attr}":
             return ""
@@ -524,7 +519,6 @@ class _Pass(ast.NodeTransformer):
 
 
 def _entry_name(node: ast.expr) -> str:
-    """Return a dictionary entry's key if that is an identifier, else `value`."""
     key = (
         node.slice.value if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) else None
     )

@@ -59,7 +59,6 @@ class Sites:
         return None if held is None else held is inside
 
     def _gives_taken(self, site: ast.AST, statement: ast.Assign) -> bool:
-        """Return whether the class contains the value that an assignment gives to `site`."""
         value = statement.value
         for target in statement.targets:
             if isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
@@ -131,7 +130,6 @@ class Sites:
         ]
 
     def _leading_to(self, node: ast.AST, function: ast.AST) -> list[ast.AST]:
-        """Return the nodes in `function` that cause `node` to run: itself, or calls that lead to it."""
         found, todo, seen = [], [node], set[int]()
         while todo:
             each = todo.pop()
@@ -144,7 +142,6 @@ class Sites:
         return found
 
     def _called_from(self, site: ast.AST, depth: int) -> list[ast.AST]:
-        """Return the nodes outside helper functions that cause `site` to run."""
         own = self.variables.function(site)
         if (
             isinstance(own, ast.Module | ast.Lambda)

@@ -64,7 +64,6 @@ def source_of(node: ast.AST) -> str:
 
 
 def _read_again(text: str) -> str:
-    """Return source text as `ast.unparse` writes it; empty if it is not valid Python."""
     try:
         return ast.unparse(ast.parse(text))
     except SyntaxError:
@@ -85,7 +84,6 @@ def _quoted(text: str) -> str:
 
 
 def _unparsed(node: ast.AST) -> str:
-    """Write a tuple without parentheses, and a long call with one argument per line."""
     if not isinstance(node, ast.Return | ast.Assign | ast.Expr) or node.value is None:
         return ast.unparse(node)
     value = ast.unparse(node.value)

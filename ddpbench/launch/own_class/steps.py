@@ -322,7 +322,6 @@ def no_effect(_statement: ast.stmt) -> bool:
 
 
 def _writes(statement: ast.stmt) -> tuple[set[str], bool]:
-    """Return the names that a statement changes, and whether new values depend on earlier ones."""
     writes: set[str] = set()
     grows = isinstance(statement, ast.AugAssign | ast.If | ast.For | ast.With | ast.While)
     for node in walk(statement):
@@ -413,7 +412,6 @@ def _last(node: ast.expr) -> str:
 
 
 def _only_syncs(node: ast.expr) -> bool:
-    """Return whether a context manager only controls averaging, profiling or checks, such as `no_sync()`."""
     if isinstance(node, ast.IfExp):
         either = (node.body, node.orelse)
         return any(map(_only_syncs, either)) and all(
@@ -439,7 +437,6 @@ def _same(target: ast.expr, value: ast.expr) -> bool:
 
 
 def _copies(value: ast.expr, text: str) -> bool:
-    """Return whether a comprehension only copies an object, like `{k: v for k, v in batch.items()}`."""
     if not isinstance(value, ast.DictComp | ast.GeneratorExp | ast.ListComp) or len(value.generators) != 1:
         return False
     each = value.generators[0]

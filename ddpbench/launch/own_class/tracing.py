@@ -283,7 +283,6 @@ class Tracer:
     def _is_set_again(
         self, key: str, binding: Binding, method: Scope, methods: list[Scope], depth: int
     ) -> bool:
-        """Return whether a called method sets an attribute again after the constructor."""
         if binding.kind != "value" or binding.path or getattr(method.node, "name", "") != "__init__":
             return False
         name = key.partition(".")[2]
@@ -437,7 +436,6 @@ class Tracer:
         return self._changes_in[id(scope.node)]
 
     def _takes(self, change: Mutation, scope: Scope) -> bool:
-        """Return whether a change may run with the defaults, and does more than move or wrap the object."""
         moves = change.value is not None and bool(key_of(self.innermost(change.value, scope)))
         return not moves and not self.is_untaken(change.tests, scope, 0)
 
@@ -578,7 +576,6 @@ class Tracer:
         return Origin(inner.node, inner.scope, inner.path + path)
 
     def _returned(self, function: FunctionNode, scope: Scope) -> ast.expr | None:
-        """Return the expression that a call returns; None if the arguments do not decide it."""
         found: dict[str, ast.expr] = {}
         for statement, tests, _ in simple_statements(function.body):
             if (
@@ -718,7 +715,6 @@ class Tracer:
         return _default_of_option(node, scope)
 
     def _entry(self, holder: Origin, name: object) -> ast.expr | None:
-        """Return the expression under a key of a literal dictionary or of `dict`; None if unknown."""
         if isinstance(holder.node, ast.Dict):
             for key, value in reversed(list(zip(holder.node.keys, holder.node.values, strict=True))):
                 if not isinstance(key, ast.Constant):
@@ -876,7 +872,6 @@ def _computes_attributes(own: ast.ClassDef, script: Script) -> bool:
 
 
 def _sets_attribute(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the attribute that a node sets (empty if it may be any), and its object."""
     match node:
         case ast.Attribute(ctx=ast.Store()):
             yield node.attr, node.value
@@ -893,7 +888,6 @@ def _sets_attribute(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _ordered(operator: ast.cmpop, left: object, right: object) -> bool | None:
-    """Return the outcome of `<`, `<=`, `>` or `>=` between two numbers; else None."""
     if not isinstance(left, int | float) or not isinstance(right, int | float):
         return None
     match operator:
@@ -950,7 +944,6 @@ def returned_by(function: FunctionNode) -> list[ast.expr]:
 
 
 def _default_of_field(value: ast.Call) -> ast.expr | None:
-    """Return the default of a dataclass or pydantic field; None if the field is required."""
     given = {each.arg: each.value for each in value.keywords}
     default = given.get("default", value.args[0] if value.args else None)
     factory = given.get("default_factory")

@@ -45,7 +45,6 @@ class Unchanged(Sites):
         return found
 
     def _last_read(self, claim: ReplacedValue) -> ast.AST:
-        """Return the script's last node that uses a value or the object around it."""
         read = self.variables.original(claim.node)
         parent = self.variables.above.get(id(read))
         copied = isinstance(parent, ast.Call) and last_name(parent) in _COPIES
@@ -142,7 +141,6 @@ class Unchanged(Sites):
         ]
 
     def _set_in_self(self, step: TraceStep, name: str) -> list[ast.stmt]:
-        """Return the statements that may set an attribute to another value than the traced one."""
         own, made = step.scope.own, step.binding.value if step.binding is not None else None
         if own is None or made is None:
             return []
@@ -206,7 +204,6 @@ class Unchanged(Sites):
         return any(isinstance(e, ast.Name) and e.id == base for t in targets for e in walk(t))
 
     def _changed(self, step: TraceStep, read: ast.AST) -> Iterator[ast.stmt]:
-        """Yield the changes of a name's object before its read that the generated class lacks."""
         key, _, entry = step.key.partition("[")
         base, _, attribute = key.partition(".")
         if base in ("self", "cls"):
@@ -267,7 +264,6 @@ def _is_own(bound: ast.AST, step: TraceStep) -> bool:
 
 
 def _is_alike(other: ast.stmt, step: TraceStep) -> bool:
-    """Return whether a statement assigns the same constant, as in each branch of a condition."""
     value = getattr(other, "value", None)
     if step.binding is None or not isinstance(other, ast.Assign) or value is None or step.binding.path:
         return False

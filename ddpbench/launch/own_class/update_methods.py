@@ -89,8 +89,6 @@ class UpdateMethods(Reading):
 
 
 class _Parameters(ast.NodeTransformer):
-    """Replaces `model.parameters()` with `parameters`, and counts the replacements."""
-
     count = 0
 
     def visit_Call(self, node: ast.Call) -> ast.AST:

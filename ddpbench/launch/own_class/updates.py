@@ -213,7 +213,6 @@ def _is_schedulers(tracer: Tracer, step: ast.Call, scope: Scope) -> bool:
 
 
 def _conditional(body: list[ast.stmt], of: Callable[[ast.Call], bool]) -> bool:
-    """Return whether a backward pass, or a `step()` selected by `of`, is in an `if` or a loop."""
     for statement in body:
         if isinstance(statement, ast.With | ast.FunctionDef) and _conditional(statement.body, of):
             return True

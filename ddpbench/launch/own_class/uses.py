@@ -164,7 +164,6 @@ class Calls(ABC):
             yield call
 
     def _given(self, node: ast.expr, parent: ast.Call | ast.keyword, held: _Held) -> Iterator[ast.AST]:
-        """Yield the nodes that may change an object through an argument of a call."""
         call = self.variables.above[id(parent)] if isinstance(parent, ast.keyword) else parent
         if not isinstance(call, ast.Call):
             return  # a keyword of a class statement, such as `metaclass=`
@@ -192,7 +191,6 @@ class Calls(ABC):
     def _into_field(
         self, node: ast.expr, parent: ast.AST, call: ast.Call, own: ast.ClassDef, held: _Held
     ) -> Iterator[ast.AST]:
-        """Yield the nodes that may change an object passed to a dataclass's constructor."""
         fields = [
             e.target.id for e in own.body if isinstance(e, ast.AnnAssign) and isinstance(e.target, ast.Name)
         ]

@@ -162,7 +162,6 @@ class Writes(AttributeWrites):
         )
 
     def _is_before(self, site: ast.AST, scope: Scope, line: int, binding: Binding | None) -> bool:
-        """Return whether a change is the assignment `binding` itself, and always runs before `line`."""
         made = self.variables.statement(site)
         if binding is None or getattr(made, "value", None) is not binding.value:
             return False
@@ -183,7 +182,6 @@ class Writes(AttributeWrites):
         return self._sites[held, part]
 
     def _changes_before_return(self, value: ast.expr | None, part: str | None) -> list[ast.AST]:
-        """Return the nodes that may change an object before a function of the script returns it."""
         function = self.script.functions.get(last_name(value)) if isinstance(value, ast.Call) else None
         return [
             site
@@ -193,7 +191,6 @@ class Writes(AttributeWrites):
         ]
 
     def _value_of(self, held: ScopeVariable | str) -> ast.expr | None:
-        """Return the value last assigned to a variable, or to any attribute of this name."""
         stores: list[ast.expr] = []
         if isinstance(held, ScopeVariable):
             stores += [

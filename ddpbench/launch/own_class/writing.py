@@ -150,7 +150,6 @@ def _line_of(error: BaseException) -> int:
 
 
 def _opened(method: MethodLines, line: str, parameters: tuple[str, ...]) -> MethodLines:
-    """Put a line to fill in before a method's others."""
     if not method.same_as:
         return replace(method, lines=[line, *method.lines])
     given = "samples" if method.name == "collate" else ", ".join(parameters)
@@ -398,7 +397,6 @@ class _Writer(LoopMethods, UpdateMethods):
         return {id(each) for each in [*plain, *here(plain)]}
 
     def _with_evaluation(self, methods: list[MethodLines], scope: Scope) -> list[MethodLines]:
-        """Add a line to fill in for what a step computes in evaluation mode."""
         keys = {each.key for each in self.models.values()}
         keys |= set(self._parts(self._model_roles("model")))
 
@@ -420,7 +418,6 @@ class _Writer(LoopMethods, UpdateMethods):
         return methods
 
     def _with_clearing(self, methods: list[MethodLines]) -> list[MethodLines]:
-        """Add a line to fill in if the script does not clear its gradients for each batch."""
         if self.loop is None or is_cleared(self.script, self.loop):
             return methods
         lines = [str(each) for each in clearing_lines(self.script)]
@@ -555,7 +552,6 @@ class _Writer(LoopMethods, UpdateMethods):
         return all(callers[0][0] not in here(each.body) for each in loops)
 
     def _place_of(self, effect: Effect, methods: list[MethodLines]) -> str:
-        """Return the method in which to repeat an effect; between backward and update, `before_update`."""
         loop = self.loop
         assert loop is not None
         nodes = list(in_step(loop.body))
@@ -722,7 +718,6 @@ class _Writer(LoopMethods, UpdateMethods):
         return self._with_changes(part, self._made_by(part, origin), [origin])
 
     def _with_changes(self, part: str, made: MethodLines, origins: list[Origin]) -> MethodLines:
-        """Repeat the script's changes to the objects, or add a line to fill in for each."""
         found = [
             (origin, each)
             for origin in origins
@@ -782,7 +777,6 @@ class _Writer(LoopMethods, UpdateMethods):
         )
 
     def _is_after_training(self, change: Mutation, scope: Scope) -> bool:
-        """Return whether a change comes after training first begins, and is not in a loop that trains again."""
         line = change.statement.lineno
         for each in self._trained_from(scope)[:1]:
             again = any(first <= each.lineno <= last for first, last in change.loops)
@@ -860,7 +854,6 @@ class _Writer(LoopMethods, UpdateMethods):
         return bool(key) and any(key_of(each) == key for each in walk(change.value or target))
 
     def _alters(self, part: str, change: Mutation, scope: Scope) -> bool:
-        """Return whether a change makes another model or dataset, for example with a new head."""
         statement = change.statement
         if change.value is not None:
             return last_name(self.tracer.innermost(change.value, scope)) not in (*LISTED, *_SHARES)

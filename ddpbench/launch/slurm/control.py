@@ -124,7 +124,6 @@ def _asked(argv: Sequence[str], script: Path | None = None) -> subprocess.Comple
 
 
 def _complaint(done: subprocess.CompletedProcess[str]) -> str:
-    """Return a command's error message on one line, or else its exit code."""
     text = done.stderr or done.stdout
     lines = [re.sub(r"^\w+: (error: )?", "", line.strip()) for line in text.splitlines()]
     return "; ".join(dict.fromkeys(filter(None, lines))) or f"exit code {done.returncode}"

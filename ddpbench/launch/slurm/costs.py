@@ -115,7 +115,6 @@ def _count(value: str) -> int:
 
 
 def _hours(costs: Sequence[SizeCosts]) -> str:
-    """Return the estimated and maximal node hours in total, and GPU hours if GPUs are requested."""
     kinds = {
         "node hours": [float(one.nodes) for one in costs],
         "GPU hours": [one.nodes * one.gpus_per_node for one in costs],
@@ -132,5 +131,4 @@ def _hours(costs: Sequence[SizeCosts]) -> str:
 
 
 def _shown(hours: float) -> str:
-    """Return two digits, or a whole number from 10 on."""
     return f"{hours:.2g}" if hours < 9.95 else f"{hours:,.0f}"

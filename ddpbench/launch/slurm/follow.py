@@ -190,7 +190,6 @@ class Follower:
                 self.sleep(pause)
 
     def _adopt(self, *only: SubmittedSize) -> None:
-        """Record active jobs that were submitted but never recorded, of all sizes or of those given."""
         sizes = {size.script: size for size in only or self.submission.sizes}
         known = {job.job_id for size in self.submission.sizes for job in size.jobs}
         for script, job_id in control.strays(list(sizes), known).items():
@@ -241,7 +240,6 @@ class Follower:
         return True
 
     def _unfetched(self, size: SubmittedSize, state: JobState | None, error: UnreachableError) -> bool:
-        """Report that an ended job's records were not fetched; return True if they are lost for good."""
         nodes, last = size.shape.nodes, size.jobs[-1]
         self._tried[nodes] = self._tried.get(nodes, 0) + 1
         kept = f"{size.name}: records of job {last.job_id} are still on {last.nodes}: {error}"

@@ -58,7 +58,6 @@ def with_titles(root: Element) -> None:
 
 
 def _entitle(node: Element, titles: Sequence[str]) -> None:
-    """Give each point of the group its title, or the group all titles if their numbers differ."""
     points = list(node.iter(f"{_SVG}use"))
     if len(points) == len(titles):
         for point, title in zip(points, titles, strict=True):

@@ -123,7 +123,6 @@ def _lines(text: str, points: float, weight: Literal["normal", "bold"] = "normal
 
 
 def _collisions(figure: Figure) -> int:
-    """Count the overlapping pairs of texts and the texts that the figure's edge cuts off."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.text import Text
 

@@ -61,7 +61,6 @@ def finished(svg: bytes, families: Sequence[str]) -> bytes:
 
 
 def _declarations(style: str) -> list[tuple[str, str]]:
-    """Split a style into names and values; text after a semicolon in a font's name is dropped."""
     pairs = (one.split(": ", 1) for one in style.split("; "))
     return [(pair[0], pair[1]) for pair in pairs if len(pair) == 2]
 

@@ -170,7 +170,6 @@ def _choose(bars: Sequence[Bar], of: int) -> tuple[list[Bar], list[str]]:
 
 
 def _scales(bars: Sequence[Bar]) -> list[Sequence[Bar]]:
-    """Split the bars, sorted by step time, into two groups if long ones would make short ones unreadable."""
     short = [bar for bar in bars if bar.step.step_time_s < bars[-1].step.step_time_s / _CRUSHED]
     tall = bars[len(short) :]
     return [tall, short] if len(short) >= _FEWEST and len(tall) >= _FEWEST else [bars]

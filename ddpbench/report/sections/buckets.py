@@ -132,7 +132,6 @@ def _judged(rows: Sequence[Row], standings: Mapping[str, Standing]) -> bool:
 
 
 def _sizes(rows: Sequence[Row]) -> tuple[list[int], list[int]]:
-    """Return the numbers of ranks to draw and to omit; those with several caps are preferred, then large ones."""
     sizes = sorted({row.case.world_size for row in rows if _has(row)}, reverse=True)
     several = [
         s
@@ -181,7 +180,6 @@ def _caption(shown: Sequence[Row], marks: Sequence[str]) -> str:
 
 
 def _timed(shown: Sequence[Row]) -> list[tuple[Row, Interval]]:
-    """Return the cases at the most ranks on separate cores, with their step times, s."""
     fair = [row for row in shown if not row.oversubscribed]
     most = max((row.case.world_size for row in fair), default=0)
     return [

@@ -101,7 +101,6 @@ def picture(
 
 
 def _drawn_sizes(every: Sequence[int | str], across: Across) -> Sequence[int | str]:
-    """Return the keys of the rows to draw: at most the largest powers of two, or the fastest links."""
     if len(every) <= MOST_ROWS:
         return every
     powers = [key for key in every if isinstance(key, int) and key & (key - 1) == 0]
@@ -156,7 +155,6 @@ def _file_name(index: int, across: Across) -> str:
 
 
 def _key(row: Row, across: Across) -> int | str:
-    """Return the map's row of a case: its ranks, or its links."""
     return row.case.world_size if across == "ranks" else row.case.fabric
 
 
@@ -172,7 +170,6 @@ def _key_label(key: int | str) -> str:
 
 
 def _title(shown: Sequence[Row], standings: Mapping[str, Standing], across: Across) -> str:
-    """Return the caps that are best, or as good, in all rows without oversubscription."""
     name = shown[0].strategy_name
     known = {case_id for case_id, one in standings.items() if one.verdict != TOO_FEW}
     fair = [row for row in shown if not row.oversubscribed and row.case_id in known]

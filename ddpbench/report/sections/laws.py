@@ -177,7 +177,6 @@ def _picture(group: Sequence[CurveLaws], index: int, emulated: set[str], panel: 
 
 
 def _fitting(curves: Sequence[CurveLaws]) -> list[Fit | None]:
-    """Return each curve's law with the fewest parameters that fits within the error, or None."""
     return [
         next((fit for fit in curve.laws.fits if fit.goodness == "within error" and not fit.rejected), None)
         for curve in curves

@@ -297,7 +297,6 @@ def _table(lines: Sequence[NetworkCurve], panel: Panel) -> Table:
 
 
 def _traffic(rows: Sequence[Row]) -> Table | None:
-    """Return the traffic per step on the busiest node's link; None if none was counted."""
     several = len({row.case.workload for row in rows}) > 1
     lines = []
     for row in rows:

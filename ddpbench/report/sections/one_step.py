@@ -157,7 +157,6 @@ def _caption(step: OneStep, row: Row, name: str) -> str:
 
 
 def _listed(ranks: Sequence[int]) -> str:
-    """Return ranks in words, for example `ranks 1 to 4 and 6`."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:
@@ -420,7 +419,6 @@ _QUEUE_PT = 2.0
 
 
 def _hidden_s(one: Transfer, lane: Lane) -> float:
-    """Return how long a transfer is under way while its rank computes, seconds."""
     exposed = sum(max(0.0, min(one.end_s, end) - max(one.begin_s, start)) for start, end in lane.exposed)
     return one.end_s - one.begin_s - exposed
 

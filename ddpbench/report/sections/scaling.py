@@ -136,7 +136,6 @@ def _picture(panel: Panel, index: int, by_id: Mapping[str, Row], claims: Sequenc
 
 
 def _base_text(shown: Sequence[Row], by_id: Mapping[str, Row]) -> str:
-    """Name the base case and its throughput; for several base cases, also the strategies compared with each."""
     over: dict[str, list[str]] = {}
     for row in shown:
         over.setdefault(row.baseline_case_id, []).append(row.strategy_name)
@@ -153,7 +152,6 @@ def _base_text(shown: Sequence[Row], by_id: Mapping[str, Row]) -> str:
 
 
 def _without_base(panel: Panel, by_id: Mapping[str, Row]) -> list[str]:
-    """Say which cases have no speed-up. Base cases may be missing, or use torch unlike the case."""
     lacking: dict[str, list[str]] = {}
     for row in panel.rows:
         if row.ok and row.speedup is None and row.baseline_case_id not in ("", *by_id):
@@ -307,7 +305,6 @@ def _legend_lines(series: Sequence[Series]) -> int:
 
 
 def _name_with_value(name: str, estimate: Interval) -> str:
-    """Return a name with its value, and with the interval if both fit on a phone."""
     whole = f"{name}: {estimate}"
     return whole if len(whole) <= _LEGEND_CHARACTERS else f"{name}: {estimate.number}"
 
@@ -334,7 +331,6 @@ def _plot(
     sizes: Sequence[int],
     what: str,
 ) -> None:
-    """Draw points, whiskers, and a thin line that breaks where a point is missing."""
     look = item.look
     ys = [e.value if e else math.nan for e in estimates]
     (line,) = axes.plot(xs, ys, color=look.ink, linewidth=0.9, zorder=2)
@@ -433,7 +429,6 @@ def _paint_speedup(
 
 
 def _runs(sizes: Sequence[int], oversubscribed: Sequence[int]) -> list[tuple[int, int]]:
-    """Return first and last of each run of oversubscribed sizes, which gets one grey ground."""
     runs: list[tuple[int, int]] = []
     for before, size in zip((0, *sizes), sizes, strict=False):
         if size in oversubscribed:
@@ -443,7 +438,6 @@ def _runs(sizes: Sequence[int], oversubscribed: Sequence[int]) -> list[tuple[int
 
 
 def _thinned(sizes: Sequence[int]) -> list[int]:
-    """Return the world sizes to label: only powers of two if all labels would collide."""
     if len(sizes) <= 8:
         return list(sizes)
     return [size for size in sizes if size & (size - 1) == 0] or list(sizes[:: len(sizes) // 8 + 1])

@@ -278,7 +278,6 @@ def _waiting_title(case: Strips, waiting: RankTimes, size: str, cases: Sequence[
 
 
 def _named_title(wholes: Sequence[str], nameless: str, case: Strips, cases: Sequence[Strips]) -> _Title:
-    """Return the first of `wholes` that is short enough, else `nameless` with strategy and ranks."""
     short = first_short(*wholes, nameless)
     if short in wholes or len(cases) == 1:
         return short, ()
@@ -412,7 +411,6 @@ def _lines(one: Strips) -> int:
 
 
 def _rows_taken(one: Strips) -> float:
-    """Return a case's height in strips, including its name and the gap below."""
     return max(len(one.ranks), height_in([_beside(one)], style.TICK_PT) / _PITCH_IN) + _GAP_IN / _PITCH_IN
 
 

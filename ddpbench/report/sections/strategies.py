@@ -234,7 +234,6 @@ def _rates(groups: _Groups) -> str:
 
 
 def _bound_of(row: Row, bounds: Mapping[Hashable, Row]) -> Interval | None:
-    """Return independent ranks' throughput for the same computation; None if not measured."""
     bound = bounds.get(grouping.deciding("compute", row.case))
     return bound.samples_per_s if bound is not None else None
 

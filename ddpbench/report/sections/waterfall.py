@@ -370,14 +370,12 @@ def _causes(fall: Fall) -> list[str]:
 
 
 def _largest(fall: Fall) -> list[str]:
-    """Return the largest loss, then those above 0 that cannot be distinguished from it."""
     rivals = sorted(fall.rivals, key=lambda name: -fall.weighed[name].value)
     sure = [name for name in rivals if (fall.weighed[name].low or 0.0) > 0 and name not in _UNEXPLAINED]
     return [fall.largest, *sure][:_MOST_NAMED]
 
 
 def _unsure(fall: Fall) -> list[str]:
-    """Return a sentence on unnamed losses that may be larger than the named ones."""
     decided = fall.rounds < MIN_ROUNDS or not fall.named or fall.cause is not None
     if decided or fall.unexplained[1] > MOST_NOT_ATTRIBUTED:
         return []
@@ -483,7 +481,6 @@ def _stairs(axes: Axes, fall: Fall, *, height: float = 0.62) -> list[tuple[str, 
 
 
 def _start(fall: Fall) -> float:
-    """Return the axis's start: above 0 if losses would take less than half of it, below 0 if a bar does."""
     at = lowest = 1.0
     for loss in fall.losses.values():
         at -= loss.value

@@ -155,7 +155,6 @@ def _columns(settings: _Settings) -> tuple[Column, ...]:
 
 
 def _backend(row: Row, settings: _Settings) -> Cell:
-    """Return the backend with the phrases on emulation that the caption does not state."""
     emulated = virtual_words(row.case)
     under = [
         "emulated" if word == settings.links else word for word in emulated if word not in settings.shared
@@ -197,7 +196,6 @@ def _numbers(row: Row, *, strong: bool) -> Iterator[Cell]:
 
 
 def _ties(summary: RunSummary, oversubscribed: Collection[str]) -> dict[str, str]:
-    """Describe each comparison in which a case is best, as good or undecided; not with oversubscribed cases."""
     words: dict[str, list[str]] = {}
     for topic, what in _TOPICS.items():
         for case_id, one in stands(summary.steps.comparisons, topic).items():

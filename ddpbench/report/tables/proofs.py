@@ -86,7 +86,6 @@ def _verdict(failed: int, made: int, count: int) -> str:
 
 
 def _number(value: float | None) -> Cell:
-    """Return a cell in scientific notation; empty for None."""
     if value is None:
         return Cell(text="", number=True)
     return Cell(text=_scientific(value), key=_error(value), number=True)

@@ -94,7 +94,6 @@ class BranchesReplica(PieceReplica):
         self._buffers = [torch.empty(shape, dtype=dtype, device=own.device) for shape, dtype in others]
 
     def _receive(self) -> list[Any]:
-        """Begin to receive the other ranks' outputs; none before buffers are allocated."""
         return [
             begin(self.job.recorder, "receive", buffer, rank, 2 * rank)
             for rank, buffer in enumerate(self._buffers or (), start=1)

@@ -94,7 +94,6 @@ def missing(name: str) -> str | None:
 
 
 def _installed(distributions: Sequence[str]) -> tuple[str, str]:
-    """Return name and version of the first installed package, or the first name and an empty text."""
     for distribution in distributions:
         try:
             return distribution, importlib.metadata.version(distribution)

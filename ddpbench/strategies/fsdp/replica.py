@@ -93,7 +93,6 @@ class FsdpReplica(LocalReplica):
 
 
 def _mesh(job: Job, replicas: int) -> DeviceMesh:
-    """Return a mesh of all ranks, with a row per replica if there are several."""
     if replicas == 1:
         return init_device_mesh(job.device.type, (job.world_size,))
     return init_device_mesh(

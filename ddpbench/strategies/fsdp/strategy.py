@@ -100,7 +100,6 @@ class Fsdp(Strategy[FsdpOptions]):
 
 
 def _torch_version() -> tuple[int, int] | None:
-    """Return torch's major and minor version without importing it; None if unknown."""
     try:
         major, minor, *_ = version("torch").split(".")
         return int(major), int(minor)

@@ -145,7 +145,6 @@ Ranks that were killed while MPI started leave such memory behind.
 
 
 def _forget_strays() -> None:
-    """Remove MPI's shared memory that this user's killed ranks have left behind."""
     old = time.time() - STRAY_S
     strays = set()
     for path in Path(_SEGMENTS).parent.glob(f"{Path(_SEGMENTS).name}*"):

@@ -176,7 +176,6 @@ class Saver:
         return took
 
     def _size(self, path: Path) -> int:
-        """Return the bytes that this rank wrote, on rank 0 including DCP's index."""
         if not path.is_dir():
             return path.stat().st_size if self.rank == 0 else 0
         own = [file for file in path.iterdir() if file.name.startswith(f"__{self.rank}_")]

@@ -243,14 +243,12 @@ class Measurement:
         return Held(parameter_bytes=parameters, gradient_bytes=gradients, optimizer_bytes=optimizer)
 
     def _evaluate(self) -> None:
-        """Time forward and loss without gradients, if the case asks for it and the workload has a loss."""
         if self._case.evaluation and self._training.workload.evaluates:
             self._heartbeat.enter("evaluation")
             beat = self._heartbeat.beat
             self._writer.write(*evaluate(self._replica, self._batches, self._stepper, self._measured_s, beat))
 
     def _save(self) -> None:
-        """Time checkpoints, if the case asks for them and all ranks train the same model."""
         strategy, case, place = self._training.strategy, self._case, self._training.place
         if not case.checkpoint or not (strategy.replicas_equal or case.world_size == 1):
             return
@@ -298,7 +296,6 @@ def _offered(turn: Turn | None, control: Control, heartbeat: Heartbeat, *, meet:
 
 
 def _warm_again(loop: StepLoop, recorder: StepRecorder, stepper: Stepper) -> Block:
-    """Train a new replica until its one-time work is done, and two more steps, which are not recorded."""
     clock, more = stepper.clock, 2
     clock.anchor()
     marks = [clock.mark()]
@@ -338,5 +335,4 @@ def _written_by_forward(training: Training, model: torch.nn.Module, batches: Ite
 
 
 def _times_transfers(case: Case) -> bool:
-    """Return whether the start and end of each transfer between ranks can be observed."""
     return case.times_transfers and not hides_transfers(case)

@@ -264,7 +264,6 @@ class Rank:
 
 
 def _error_words(proof: Proof) -> str:
-    """Return a failed proof's error and tolerance with enough digits to show the difference."""
     for digits in range(2, 18):
         error, allowed = (f"{value:.{digits}g}" for value in (proof.error, proof.tolerance))
         if error != allowed:

@@ -119,7 +119,6 @@ def _fit(count: int, words: list[str], case: Case, folder: Path) -> None:
 
 
 def _explain(directory: LaunchDir, text: str) -> None:
-    """Write why a launch failed to stderr, and also to rank 0's log if rank 0 never started."""
     sys.stderr.write(text)
     if not directory.log(0).exists():
         with open_to_append(directory.log(0)) as log:

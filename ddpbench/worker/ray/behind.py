@@ -36,7 +36,6 @@ def main() -> None:
 
 
 def _note(pid: int, code: int) -> None:
-    """Record a rank's exit code, unless it recorded its end before Ray killed it."""
     table = table_of(os.environ.get(RANKS_VARIABLE, ""))
     if table is None:
         return

@@ -90,7 +90,6 @@ def _say(code: int, text: str) -> int:
 
 
 def _warn(place: SlotPlace, key: bytes, problem: str) -> None:
-    """Warn if messages between slots are not authenticated, or if the key's file has a `problem`."""
     if not key:
         say(
             f"ddpbench: jobs are not authenticated, because {problem} and {KEY_VARIABLE} is not set. Cases of "

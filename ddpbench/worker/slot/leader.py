@@ -159,7 +159,6 @@ class Leader:
         return True
 
     def _await_ready(self, job: int) -> float:
-        """Return the longest start-up time (seconds) of the slots' fork servers."""
         keys = [f"state/{one.rank}" for one in self._slot.seats]
         hearing = Hearing(self._slot.seats)
         deadline = time.monotonic() + LEADER_LOST_S
@@ -226,7 +225,6 @@ class Leader:
         )
 
     def _gather(self, directory: LaunchDir, job: int, states: Sequence[dict[str, Any]]) -> None:
-        """Write the files sent by ranks on separate disks, and wait for the records on the shared disk."""
         for rank, state in enumerate(states):
             if parts := state.get("files"):
                 for name, path in (("records", directory.records(rank)), ("log", directory.log(rank))):

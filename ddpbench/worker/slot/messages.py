@@ -104,8 +104,6 @@ class _Bye(_Message):
 
 
 class _Files(_Message):
-    """The number of parts in which each file is sent."""
-
     records: int = Field(ge=0, le=MAX_PARTS)
     log: int = Field(ge=0, le=MAX_PARTS)
 

@@ -293,7 +293,6 @@ def stands(case: Case, members: Sequence[Seat]) -> list[Stand]:
 
 
 def _sharing_cores(members: Sequence[Seat]) -> list[list[int]]:
-    """Group the ranks that may use the same cores of a host."""
     together: dict[tuple[str, tuple[int, ...]], list[int]] = {}
     for rank, one in enumerate(members):
         together.setdefault((one.host, one.cores), []).append(rank)

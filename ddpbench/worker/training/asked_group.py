@@ -91,7 +91,6 @@ def _calling(before: Callable[[], None]) -> Iterator[None]:
 
 
 def _is_asked_by_user(frame: FrameType | None) -> bool:
-    """Return whether a user's code made the call, directly or through a library other than torch."""
     if frame is not None and _package_of(frame) == "torch":  # such as SyncBatchNorm
         return False
     while frame is not None and _package_of(frame) != "ddpbench":

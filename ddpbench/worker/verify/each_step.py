@@ -82,7 +82,6 @@ class EachStep:
             self._own = dict(self._comparer.one.gradient(self._model, self._comparer.one.own_shard, shards))
 
     def _follow(self) -> bool:
-        """Copy the replica's parameters and buffers; return False if some rank's names differ."""
         replica, model = self._replica, self._model
         parameters, buffers = replica.own_parameters(), dict(replica.job.model.named_buffers())
         held = {name: each for name, each in model.named_parameters() if each.requires_grad}

@@ -379,7 +379,6 @@ def over_one_memory(model: torch.nn.Module) -> list[str]:
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether two tensors of the same storage have a byte in common."""
     taken = torch.zeros(one.untyped_storage().nbytes(), dtype=torch.bool)
     of_one, of_other = (
         taken.as_strided(
@@ -394,7 +393,6 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _is_in_evaluation(model: torch.nn.Module) -> bool:
-    """Return whether a model, or a network of a class with its own step, is in evaluation mode."""
     parts: list[bool] = []
 
     def note(part: torch.nn.Module) -> torch.nn.Module:
@@ -440,7 +438,6 @@ def blocks_of(model: torch.nn.Module, dropped: Sequence[str]) -> list[str]:
 
 
 def _mixes_within_blocks(training: Training, model: torch.nn.Module) -> bool:
-    """Return whether a block that FSDP shards as a unit trains several number types."""
     if len(types_in(each for each in model.parameters() if each.requires_grad)) < 2:
         return False
     from ddpbench.strategies.fsdp.replica import mixes_types  # slow to import, and rarely needed
@@ -566,7 +563,6 @@ def _doing(what: str, hint: Callable[[], str] = str, *, see: str = "") -> Iterat
 
 
 def _import_sentence(error: ImportError) -> str:
-    """Return why an import failed, with the line where it failed."""
     cause = error.__cause__
     if isinstance(cause, SyntaxError) and cause.filename:
         return f"{error} ({os.path.relpath(cause.filename)}:{cause.lineno})"

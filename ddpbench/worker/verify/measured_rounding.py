@@ -55,7 +55,6 @@ def _changes(one: OneProcess, train: Callable[[torch.nn.Module], Tensors]) -> Te
 
 @contextmanager
 def _disturbed(one: OneProcess, factor: float, seed: int | None = None) -> Iterator[None]:
-    """Multiply the loss by `factor`, and with a `seed` change the parameters in their last digit."""
     one.factor, one.perturbation = factor, seed
     try:
         yield

@@ -139,8 +139,6 @@ def _eps(dtype: torch.dtype) -> float:
 
 
 class _TypesSeen(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the floating-point types of the tensors that operations return."""
-
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: set[torch.dtype] = set()
@@ -221,7 +219,6 @@ def _held(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _set_gradients(model: nn.Module, seed: int) -> None:
-    """Give the parameters random gradients, without torch's global generator."""
     generator = torch.Generator().manual_seed(seed)
     for each in model.parameters():
         if each.requires_grad:

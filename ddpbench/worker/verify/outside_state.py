@@ -116,7 +116,6 @@ def _copied(value: Any) -> Any:
 
 
 def _frozen(value: Any, depth: int) -> str:
-    """Return a value's contents as text to compare; `""` if its type is ignored."""
     if isinstance(value, _NOT_STATE) or depth > _MOST_DEEP:
         return ""
     if value is None or isinstance(value, bool | int | float | complex | str | bytes | itertools.count):

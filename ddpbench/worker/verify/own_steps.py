@@ -232,7 +232,6 @@ def _same_samples(
 
 
 def _explained(prover: ComparingRank, proof: Proof, fault: str) -> Proof:
-    """Add the class's `fault` as the note of a failed proof."""
     if proof.passed or not fault:
         return proof
     prover.blame(fault)
@@ -355,7 +354,6 @@ def _repeated(called: Mapping[torch.nn.Module, int], backwards: Sequence[None]) 
 
 @contextmanager
 def _counted() -> Iterator[list[None]]:
-    """Yield a list that gets one item per backward pass that this thread starts."""
     seen: list[None] = []
 
     def noted(backward: Callable[[], None]) -> None:
@@ -373,7 +371,6 @@ def _wrappers_of(replica: Replica) -> list[torch.nn.Module]:
 
 
 def _values_of(model: torch.nn.Module, names: Collection[str]) -> Tensors:
-    """Copy the named parameters, including those that a step has frozen."""
     return {name: each.detach().clone() for name, each in model.named_parameters() if name in names}
 
 
@@ -429,7 +426,6 @@ def _is_gone_around(
 def _each_alone(
     prover: ComparingRank, numbers: NumberTypes, shards: Sequence[Any], before: Tensors, after: Tensors
 ) -> bool:
-    """Return whether every parameter, on all ranks, ends as if trained on a single rank's samples."""
     if prover.processes < 2:
         return False
     ends = []
@@ -789,7 +785,6 @@ class UnequalRanksError(RuntimeError):
 
 
 def _reached_by_some(replicas: Sequence[torch.nn.Module]) -> list[str]:
-    """Return the parameters that have a gradient in some replicas but not in all."""
     models = [dict(model.named_parameters()) for model in replicas]
     return [
         name.removeprefix("network.")
@@ -799,7 +794,6 @@ def _reached_by_some(replicas: Sequence[torch.nn.Module]) -> list[str]:
 
 
 def _leaves_out_parts(replicas: Sequence[torch.nn.Module]) -> bool:
-    """Return whether a separately wrapped module has gradients in some replicas but not in all."""
     together = zip(*(_parts_of(model) for model in replicas), strict=True)
     reached = [[any(each.grad is not None for each in part.parameters()) for part in one] for one in together]
     return any(len(set(one)) > 1 for one in reached)
@@ -836,7 +830,6 @@ def _left_out_of(model: torch.nn.Module, trained_first: Collection[str]) -> list
 
 @contextmanager
 def _divided(model: torch.nn.Module, factor: float) -> Iterator[None]:
-    """Divide the gradients that the enclosed code adds by `factor`."""
     if factor == 1:
         yield
         return

@@ -268,7 +268,6 @@ def _step(
     shards: Sequence[Any],
     each_step: EachStep | None,
 ) -> None:
-    """Make a step without its update; `each_step` compares its gradients with those of `shards`."""
     if each_step:
         each_step.expect(shards)
     comparer.one.seed(comparer.prover.rank)
@@ -307,7 +306,6 @@ def _final(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
 
 
 def _completeness(comparer: Comparer, whole: set[str], own: Tensors) -> Iterator[Proof]:
-    """If ranks hold parts of the parameters, yield the proof that every one in `whole` belongs to some rank."""
     prover = comparer.prover
     if not prover.agreed(float(len(own) < len(whole))):
         return
@@ -457,7 +455,6 @@ def _joined(comparer: Comparer, reference: torch.nn.Module) -> tuple[Any, str]:
 
 
 def _draws_elsewhere(comparer: Comparer) -> bool:
-    """Return whether random numbers are drawn in another order than by one process per shard."""
     strategy = comparer.training.strategy
     return (strategy.one_process and not comparer.takes_turns) or strategy.whole_batches
 
@@ -651,11 +648,9 @@ class _Kept:
         return [what for what, is_idle in zip(self.parts, found, strict=True) if is_idle]
 
     def left(self) -> Tensors:
-        """Return the gradients still unsent, as the mean over ranks."""
         return self.comparer.prover.average(kept_of(self.replica, self.whole))
 
     def shares(self, kept: Tensors, whole: Tensors) -> dict[str, float]:
-        """Return the largest ratio of norms, `kept` to `whole`, for vectors and for matrices."""
         shares = [_share(kept, whole, names) for names in self.parts.values()]
         return dict(zip(self.parts, self.comparer.prover.all_agreed(shares), strict=True))
 
@@ -825,8 +820,6 @@ def _averaged(
 
 
 class _TrainedApart:
-    """Models in one process that train separately, one per rank, and are averaged periodically."""
-
     def __init__(self, comparer: Comparer, model: torch.nn.Module) -> None:
         self._comparer = comparer
         self._models = [comparer.one.copied(model) for _ in comparer.shards]

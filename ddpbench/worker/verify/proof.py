@@ -156,7 +156,6 @@ class Prover:
         return [map_tensors(lambda value: value.to(device), gathered[rank]) for rank in takers]
 
     def _no_float64(self, shard: Any) -> str:
-        """Return why a user's workload cannot compute in float64; `""` if it can."""
         if not is_import_path(self.training.case.workload):
             return ""
         problem = ""
@@ -187,7 +186,6 @@ class Prover:
         return names[round(self.agreed(float(names.index(widest(seen)))))]
 
     def _exchanges(self, shard: Any) -> bool:
-        """Return whether a user's loss, or its backward pass, communicates on any rank."""
         training = self.training
         if self.processes == 1 or not is_import_path(training.case.workload) or training.workload.owns_step:
             return False
@@ -299,7 +297,6 @@ def _together(values: Tensors) -> Iterator[list[str]]:
 
 
 def _compares_later(training: Training) -> bool:
-    """Return whether the proof compares steps on further batches, so that their samples are needed."""
     return training.strategy.promise(training.options) == "gradients" and follows_updates(training)
 
 

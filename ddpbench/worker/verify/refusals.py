@@ -96,7 +96,6 @@ def refusal(error: BaseException, training: Training) -> str:
 
 
 def _may_be_of_samples(error: BaseException) -> bool:
-    """Return whether parts of a batch may not fit together; otherwise the network may have failed."""
     return isinstance(error, (*_KINDS, IndexError)) and not isinstance(error, torch.distributed.DistError)
 
 
@@ -238,7 +237,6 @@ def _raised_in_torch(error: BaseException) -> bool:
 
 
 def _by_step(error: BaseException) -> bool:
-    """Return whether neither a module's call nor a backward pass raised the error."""
     names = {frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__)}
     return not names & {"_call_impl", "_engine_run_backward"}
 

@@ -141,7 +141,6 @@ def _unpickled(data: bytes, device: torch.device | None) -> Any:
 
 
 def _tried(act: Callable[[], Any]) -> tuple[Any, str]:
-    """Call `act`; return its result and `""`, or None and a description of its exception."""
     try:
         return act(), ""
     except MemoryError:

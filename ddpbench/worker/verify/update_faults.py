@@ -120,7 +120,6 @@ class UpdateFaults:
         return self.found() == f"the update {by_rank('parameters')}"
 
     def _keeps_apart(self) -> bool:
-        """Return whether a user's `loss` may store values that differ between ranks or replicas."""
         training = self._one.training
         several = len(self._one.shards) > 1 and not training.strategy.whole_batches
         return several and is_import_path(training.case.workload)
@@ -136,7 +135,6 @@ class UpdateFaults:
         return self._prover.agreed(gap / whole if whole else math.inf) if gap else self._prover.agreed(0.0)
 
     def _made_by(self, rank: int, gradient: Tensors, shard: int = 0) -> torch.nn.Module:
-        """Return a fresh model after updates from `gradient` with `rank`'s seeds, each after the shard's loss."""
         model = self._one.fresh()
         optimizer = self._one.training.make_optimizer(model.parameters())
         for _ in range(3):  # a schedule may start with a learning rate of zero

@@ -234,7 +234,6 @@ def _joined(
 
 
 def _introduced(line: _Line, deadline: float) -> Node | None:
-    """Return the node that the peer describes; None if no valid description arrives by the deadline."""
     try:
         return line.next_message(_NODE, deadline) if line.read(deadline, len(_HELLO)) == _HELLO else None
     except (OSError, ValueError):

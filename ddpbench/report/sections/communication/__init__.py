@@ -59,7 +59,6 @@ _Drawable = tuple[Row, list[TransferResult]]
 
 
 def _ends_first(groups: Sequence[_Drawable]) -> list[_Drawable]:
-    """Put each strategy's layouts on the fewest and on the most nodes first."""
     layouts: dict[GroupKey, list[int]] = {}
     for row, _ in groups:
         layouts.setdefault(_but_layout(row), []).append(row.case.nodes)

@@ -184,7 +184,6 @@ def _cap_lines(caps: Sequence[BucketCap], curves: Sequence[TransferCurve]) -> di
 
 
 def _looks_alike(point: TransferPoint, curve: TransferCurve) -> bool:
-    """Return whether rounding makes the point's size look the same as another's on the curve."""
     return sum(format_bytes(one.bytes) == format_bytes(point.bytes) for one in curve.points) > 1
 
 

@@ -110,7 +110,6 @@ def _line(
 
 
 def _names(rows: Sequence[Row]) -> dict[str, tuple[str, str]]:
-    """Return each case's `words` and `scaling`, which is empty unless several cases have the same words."""
     namer = rows[0].names.of(row.case for row in rows)
     settings = [name for name in EVERY if name not in ("local_batch", "global_batch", "scaling")]
     names = {

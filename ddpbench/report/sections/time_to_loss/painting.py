@@ -91,7 +91,6 @@ def paint(sheet: Sheet, *, lines: Sequence[TrainedCase], stacked: bool = False) 
 
 
 def _looks(lines: Sequence[TrainedCase]) -> list[tuple[style.Look, Any]]:
-    """Return each line's look and dashes; lines of one colour differ in marker and dashes."""
     seen: dict[str, int] = {}
     looks = []
     for line in lines:

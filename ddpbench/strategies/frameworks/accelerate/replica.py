@@ -76,7 +76,6 @@ class AccelerateReplica(DdpInsideReplica):
             return sum(losses, self._last(last)) / self._parts
 
     def _last(self, part: Any) -> torch.Tensor:
-        """Return the loss of a batch's last part, whose backward aggregates the gradients."""
         loss = self._loss(*part)
         self.backward(partial(self._accelerator.backward, loss))
         return loss.detach()
