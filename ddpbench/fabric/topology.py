@@ -313,8 +313,8 @@ def _classes(capacity: dict[int, float]) -> list[list[int]]:
 def _between_nodes(topology: Topology) -> FlowPhase:
     """Return traffic in concurrent rings, one per set of nodes with equal rates.
 
-    In a single ring, a fast node's data would queue at a slow node, delay acknowledgements and leave its link idle.
-    A node whose rate is unique gets other phases.
+    In a single ring, a fast node's data would queue at a slow node, delay acknowledgements and leave its link idle. A
+    node whose rate is unique gets other phases.
     """
     flows: list[TcpFlow] = []
     expected: dict[tuple[int, CableSide], float] = {}

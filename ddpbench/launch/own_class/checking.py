@@ -44,9 +44,9 @@ def problems_of(
 
 
 def _reads(node: ast.AST, name: str, *, also_outer: bool = False) -> bool:
-    """Return whether a node reads the method's variable, not a nested function's own of that name.
+    """Return whether a node reads the method's variable `name`, not a nested function's variable.
 
-    Reads marked as of a module-level variable only count with `also_outer`.
+    Reads marked as those of a module-level variable only count with `also_outer`.
     """
     if isinstance(node, ast.Name):
         outer = getattr(node, "outer", False) and not also_outer

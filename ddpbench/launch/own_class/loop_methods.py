@@ -132,7 +132,7 @@ class LoopMethods(Reading):
     def _note_count(self, loop: TrainingLoop) -> None:
         """Record that the script numbers each epoch's batches from 0, while the class counts on.
 
-        Not if the step only uses remainders of the number, such as `i % 10`.
+        A step that only uses remainders of the number, such as `i % 10`, needs no record.
         """
         counts = self._counts(loop)
         nodes = [each for part in self.body for each in walk(part)]

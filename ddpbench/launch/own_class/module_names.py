@@ -77,7 +77,7 @@ class ModuleNames(Unchanged):
     ) -> Iterator[ast.stmt]:
         """Yield the statements that execute one of `sites` after the import and before the last of `reads`.
 
-        A step's statements in the class are left out unless in `rebound`: there, the class has an attribute instead.
+        A step's statements in the class are left out, except `rebound` ones, whose name is an attribute in the class.
         """
         for site in sites:
             for each in self._called_from(site, 0):

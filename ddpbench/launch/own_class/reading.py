@@ -202,9 +202,8 @@ class Reading:
     def _rendered(self, renderer: Renderer, origin: Origin, name: str, part: str = "") -> ast.expr:
         """Return an expression for a value in the generated class.
 
-        A value that may differ when computed again becomes an attribute if the method runs often, or several
-        methods read it.
-        `part` names the method if it returns the value.
+        A value that may differ when computed again becomes an attribute if the method runs often, or several methods
+        read it. `part` names the method if it returns the value.
         """
         if isinstance(origin.node, ast.Call) and is_another(origin.node, self.script):
             if part:

@@ -138,9 +138,7 @@ class _Pass(ast.NodeTransformer):
         *,
         repeats: bool = False,
     ) -> None:
-        """`hidden` has names that an enclosing function or comprehension binds; `repeats` says that the code may
-        rerun.
-        """
+        """`hidden` has names that an enclosing function or comprehension binds; the code may rerun if `repeats`."""
         self.to, self.scope, self.depth, self.hidden, self.repeats = renderer, scope, depth, hidden, repeats
         self.tracer = renderer.tracer
 

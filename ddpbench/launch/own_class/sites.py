@@ -78,7 +78,8 @@ class Sites:
     def _is_run(self, statement: ast.stmt) -> bool:
         """Return whether a statement is in a function or class that the generated class uses.
 
-        For the training loop's statements, its class does not count: of it, perhaps only an attribute is read.
+        For the training loop's statements, use of the enclosing class does not count: perhaps only an attribute is
+        read.
         """
         around = self.variables.around(statement)
         trains = id(statement) in self._body

@@ -320,9 +320,8 @@ class Tracer:
     ) -> Iterator[Binding]:
         """Yield the assignments to a name that may be in effect, the most likely first.
 
-        Assignments in a loop around `line` come first, those replaced before line `read` last. Left out are the
-        name's own
-        earlier value, None, and branches not taken by default. `given` binds a parameter to its argument.
+        Assignments in a loop around `line` come first, those replaced before line `read` last. Assignments of the
+        name's own earlier value, of None, and in branches not taken by default are left out. `given` binds a parameter.
         """
         bound = self.bindings(scope).get(key, [])
         earlier = [each for each in bound if not self.writes.is_after(each.value, scope, read)]

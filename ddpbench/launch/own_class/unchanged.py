@@ -109,7 +109,8 @@ class Unchanged(Sites):
     ) -> list[ast.stmt]:
         """Return the statements, other than the traced one, that may set a name before it is read.
 
-        With `is_part`, without None. Left out is where its own function makes it again from its current value.
+        With `is_part`, statements that set None, or make the object again from its value where it was made, do not
+        count.
         """
         key, node = step.key.partition("[")[0], step.scope.node
         base, _, attribute = key.partition(".")

@@ -75,7 +75,7 @@ def _unrepeatable(
 ) -> str:
     """Return why the lockstep replicas cannot be a reference; `""` if repeating them gives equal parameters.
 
-    A cause in one number type also holds for the next, where results may agree by chance.
+    A cause found in one number type is kept for the next type, where results may agree by chance.
     """
     if prover.unrepeatable:
         return prover.unrepeatable
@@ -815,9 +815,9 @@ def _stepped(waits_for: list[int], index: int, *_: Any) -> None:
 
 
 def _left_out_of(model: torch.nn.Module, trained_first: Collection[str]) -> list[str]:
-    """Return the parameters without a gradient in separately wrapped modules that have other gradients.
+    """Return the parameters that are frozen or without a gradient, in modules that have other gradients.
 
-    Parameters that are not in `trained_first` are ignored.
+    A module is a part that strategies wrap separately. Only parameters in `trained_first` count.
     """
     names = {id(each): name for name, each in model.named_parameters()}
     left_out: list[str] = []

@@ -129,7 +129,7 @@ def compare(comparer: Comparer, own: tuple[Any, Any]) -> Iterator[Proof]:
 def _loss(comparer: Comparer, replica: Replica) -> Iterator[Proof]:
     """Compare the first step's mean loss over ranks with one process's, because times to a target loss need it.
 
-    Not under autocast, which rounds losses, nor if the model draws random numbers.
+    Losses are not compared under autocast, which rounds them, or if the model draws random numbers.
     """
     prover, strategy = comparer.prover, comparer.training.strategy
     apart = prover.processes > 1 and not strategy.whole_batches and len(comparer.shards) == prover.processes

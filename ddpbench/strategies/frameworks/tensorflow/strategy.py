@@ -26,9 +26,8 @@ _NOTE = (
 class _Tf(Strategy[_OptionsT]):
     """Base of both TensorFlow strategies.
 
-    The fork server does not import TensorFlow: with pandas installed, Keras imports pyarrow, which starts a thread,
-    and a
-    server with threads must not fork. Ranks of other strategies would also hold TensorFlow in memory.
+    The fork server does not import TensorFlow: with pandas installed, Keras imports pyarrow, which starts a thread, and
+    a server with threads must not fork. Ranks of other strategies would also hold TensorFlow in memory.
     """
 
     algorithm = "collective_reduce"
