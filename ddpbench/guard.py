@@ -165,7 +165,6 @@ class Traces:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Make the temporary folder in `folder`, or in the system's temporary directory."""
         self._prefix = f"dp{secrets.token_hex(3)}"  # with more, shared memory's names would be too long
         self._folder: TemporaryFolder | None = None
         self._descriptor: int | None = None

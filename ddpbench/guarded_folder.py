@@ -26,7 +26,6 @@ class GuardedFolder(AbstractContextManager[Path]):
     """A temporary folder with mode 700, as a context manager; `as` binds its path."""
 
     def __init__(self, prefix: str, parent: Path | None = None) -> None:
-        """Store the beginning of the folder's name, and the folder to make it in (default: the temporary directory)."""
         self._prefix, self._parent = prefix, parent
         self._kept = False
         self._folder: TemporaryFolder | None = None

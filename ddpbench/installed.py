@@ -64,7 +64,6 @@ class Registered:
         return loaded
 
     def __call__(self, *given: Any) -> Any:
-        """Import and call the function."""
         return self.load()(*given)
 
 

@@ -17,7 +17,6 @@ class Names:
     """Names of a run's cases, and phrases for numbers of cases, as sentences use them."""
 
     def __init__(self, among: Sequence[CaseRun]) -> None:
-        """Store the cases among which each name must be unique."""
         self._count = len(among)
         self.names = Namer(run.case for run in among)
 

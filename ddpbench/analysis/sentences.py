@@ -79,7 +79,7 @@ class Sentence(str):
         return sentence
 
     def __reduce__(self) -> tuple[Callable[[_Parts], Sentence], tuple[_Parts]]:
-        """Return the function and the arguments from which pickle and copy make an equal sentence."""
+        """Return what pickle and copy need to make an equal sentence."""
         return Sentence._of, (self._parts,)
 
     @property

@@ -52,7 +52,6 @@ class Joined(Given):
     def __call__(
         self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
     ) -> None:
-        """Append the list to the values given before."""
         if self._repeated(namespace):
             values = f"{getattr(namespace, self.dest)},{values}"
         setattr(namespace, self.dest, values)
@@ -103,7 +102,6 @@ class Renamed(argparse.Action):
     def __call__(
         self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
     ) -> None:
-        """Append the value."""
         if option_string != self.option_strings[0]:
             from ddpbench.cli.lines import say
 

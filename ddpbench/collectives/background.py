@@ -18,7 +18,6 @@ class Background:
     """
 
     def __init__(self, collective: Collective | None = None) -> None:
-        """Take the algorithm; if `collective` is None, only `put` may be called, not `all_reduce`."""
         self._collective = collective
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None

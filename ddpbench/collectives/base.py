@@ -20,7 +20,6 @@ class Collective(ABC):
     name: ClassVar[str]
 
     def __init__(self, transport: Transport, *, ranks_per_node: int = 1) -> None:
-        """Store the arguments. Only some algorithms use `ranks_per_node`; ranks of a node are consecutive."""
         self.transport = transport
         self.rank, self.size = transport.rank, transport.size
         self.ranks_per_node = ranks_per_node

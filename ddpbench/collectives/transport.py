@@ -23,7 +23,7 @@ class Transport:
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        """Take the group of all ranks (default: the default group), which nothing else may use at the same time."""
+        """Take the group of all ranks (default: the default group), which nothing else may use meanwhile."""
         self._group = group
         found = dist.group.WORLD if group is None else group
         assert found is not None

@@ -76,8 +76,8 @@ class NoiseWatch:
     ) -> None:
         """Begin to measure.
 
-        `cores` are the cores of the ranks and their loader workers. `ranks` returns the ranks' process ids, once they
-        are known. `helpers` is true if ranks start processes (loader workers) whose CPU time `tick` must sample.
+        `cores` are the cores of the ranks and their loader workers. `ranks` returns the ranks' process ids, once known.
+        `helpers`: ranks start loader workers, whose CPU time `tick` must sample.
         """
         self._cores = frozenset(cores)
         self._ranks = ranks

@@ -63,7 +63,6 @@ class Endings:
         self._ends = {case_id: bytearray(1 + rounds) for case_id in case_ids}
 
     def __len__(self) -> int:
-        """Return how many launches are finished."""
         return sum(len(ends) - ends.count(_NOT_FINISHED) for ends in self._ends.values())
 
     def __getitem__(self, key: LaunchKey) -> Status | None:
@@ -73,7 +72,6 @@ class Endings:
         return _STATUSES[ends[at] - 1] if at < len(ends) and ends[at] else None
 
     def __setitem__(self, key: LaunchKey, status: Status | None) -> None:
-        """Store how a launch ended; None if the launch is to be repeated."""
         case_id, purpose, number = key
         ends, at = self._ends.get(case_id), _place(purpose, number)
         if ends is not None and at < len(ends):

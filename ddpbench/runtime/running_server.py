@@ -94,7 +94,7 @@ class RunningServer:
         waiting: Callable[[], None],
         oom_before: int,
     ) -> None:
-        """Store the arguments; `oom_before` is the value of `oom_kills()` from before the server was started."""
+        """`oom_before` is the value of `oom_kills()` before the server's start."""
         self._process, self._connection = process, connection
         self._log, self._log_stays, self._waiting = log, log_stays, waiting
         self._oom_before = oom_before

@@ -81,7 +81,6 @@ class GivenSettings:
     """Collects overrides, to find an override that replaces a value set by an earlier override."""
 
     def __init__(self) -> None:
-        """Start with no overrides."""
         self._leaves: dict[tuple[str, ...], tuple[Any, str]] = {}
         self._tables: dict[tuple[str, ...], str] = {}
 

@@ -30,15 +30,13 @@ class Message:
     ) -> None:
         """Prepare a message without beginning it.
 
-        `act` is `dist.isend` or `dist.irecv`, and `own` has its arguments, the tensor first. `bucket` is a number that
-        distinguishes the message from other messages in the step. Sender and receiver use the same number.
+        `act` is `dist.isend` or `dist.irecv`, and `own` has its arguments, the tensor first. `bucket` identifies the
+        message within the step on both sides.
         """
         self._recorder, self._act, self._own, self._bucket = recorder, act, own, bucket
 
     def __call__(self, *_: Any, **__: Any) -> Message:
-        """Begin the message with the tensor, peer, group and tag given to the constructor. Arguments from torch are
-        ignored.
-        """
+        """Begin the message; arguments from torch are ignored."""
         self._start = self._recorder.mark()
         self._work = self._act(*self._own)
         return self

@@ -33,7 +33,7 @@ class ThreadedModule(nn.Module):
         self.count, self.on_all, self.replicate = count, on_all, replicate
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ThreadedModule:
-        """Return a copy that computes in the same threads. A user's class may need a copy to store averaged weights."""
+        """Return a copy in the same threads, which a user's class may need to store averaged weights."""
         memo |= {id(each): each for each in (self.on_all, self.replicate)}
         made = type(self).__new__(type(self))
         memo[id(self)] = made

@@ -36,7 +36,7 @@ class Digits:
         return self.images[index], self.labels[index]
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return the samples with these indices in one call, which is faster than one call per sample."""
+        """Return these samples in one call, which is faster than one call per sample."""
         import torch
 
         chosen = torch.tensor(indices)

@@ -38,10 +38,7 @@ class RandomSamples(Dataset[Any]):
         return self._size
 
     def __getitems__(self, indices: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return a full batch: inputs [samples, WIDTH] and targets [samples].
-
-        This is faster than collating single samples.
-        """
+        """Return a full batch at once: inputs [samples, WIDTH] and targets [samples]."""
         chosen = torch.tensor(indices)
         return self._table[chosen % TABLE_SAMPLES], chosen
 

@@ -114,7 +114,6 @@ class Family:
         self._claimed = claimed
 
     def __contains__(self, name: str) -> bool:
-        """Return whether the family has launches of this case."""
         return name in self._logs
 
     @property

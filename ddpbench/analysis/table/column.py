@@ -91,7 +91,6 @@ class MeasuredColumns:
     ends: tuple[CsvColumn, ...]
 
     def __iter__(self) -> Iterator[CsvColumn]:
-        """Yield all three columns."""
         return iter((self.middle, *self.ends))
 
 

@@ -42,8 +42,8 @@ class BucketHook:
     ) -> None:
         """Prepare the hook for averaging over all ranks, or over the ranks of `among`.
 
-        `compression` names the type in which buckets are sent and added up, or is `none`. With `among`, buckets are
-        averaged by the library's all-reduce; `number` then maps a bucket's number to a number that no other group uses.
+        `compression` names the type in which buckets are sent and added up, or is `none`. With `among`, the library's
+        all-reduce averages buckets, and `number` makes their numbers unique among groups.
         """
         self._recorder = job.recorder
         self._type = _TYPES[compression]

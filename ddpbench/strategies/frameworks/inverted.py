@@ -21,10 +21,10 @@ class Inverted:
     """Drives a framework's loop from outside. `gradients_of` passes it a batch, and `update` lets it update."""
 
     def __init__(self, name: str, run: Callable[[Inverted], None]) -> None:
-        """Prepare to run `run`, a function that runs the framework's entire loop. The first batch starts the loop.
+        """Prepare to run `run`, the framework's entire loop, which the first batch starts.
 
-        The loop must take batches from `batches()`, and call `gradients_are_there` before each update. `name` is the
-        loop's name in messages.
+        It must take batches from `batches()`, and call `gradients_are_there` before each update. `name` is for
+        messages.
         """
         from greenlet import getcurrent, greenlet
 

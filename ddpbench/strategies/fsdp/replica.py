@@ -172,7 +172,6 @@ class NotedCollective:
     """Time at which the last call ended."""
 
     def __init__(self, recorder: Recorder, number: int, ranks: int) -> None:
-        """Store the recorder. All `ranks` ranks that take part pass the same `number`, the bucket in records."""
         self.recorder: Recorder | None = recorder
         self._number, self._ranks = number, ranks
 

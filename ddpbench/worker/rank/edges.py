@@ -11,7 +11,6 @@ class Edges:
     """Reads a rank's counters before and after each block of steps. Also activates a replay's pacer."""
 
     def __init__(self, pacer: Pacer | None, link: LinkCounters | None = None) -> None:
-        """Activate `pacer`. `link` counts the bytes of the emulated link of this rank or of its node."""
         self._pacer = pacer
         self._link = link
         self._carried = [(0, 0), (0, 0)]

@@ -72,7 +72,6 @@ class Measurement:
         writer: RecordWriter,
         known: Known,
     ) -> None:
-        """Prepare the first replica and its batches. `known` is filled in during the launch."""
         self._training, self._model, self._control = training, model, control
         self._heartbeat, self._writer = heartbeat, writer
         self._checkpoints = directory.checkpoints(request.case.checkpoint_dir, request.run_id)

@@ -46,7 +46,6 @@ class Examination:
     """Findings about a model from the samples of all ranks."""
 
     def __init__(self, one: OneProcess, later: Sequence[Drawn] = ()) -> None:
-        """Set up the examination. `later` has the batches of the proof's steps after the first."""
         self._one, self._later = one, later
         self.draws = False
         """True if a step's gradient depends on the random seed, for example because of dropout."""

@@ -82,7 +82,6 @@ class OneProcess:
     def __init__(
         self, prover: ComparingRank, numbers: NumberTypes, precision: PrecisionPolicy, shards: Sequence[Any]
     ) -> None:
-        """Set up the computations. `shards` has the first step's batches of all ranks that train."""
         self.prover, self.numbers, self.precision, self.shards = prover, numbers, precision, shards
         self.training = prover.training
         self.update_has_exchanged = False
