@@ -307,7 +307,10 @@ def _at_size_of(end: CaseRun, effect: ClaimedEffect, cases: Sequence[CaseRun]) -
 
 
 def _telling(claim: DecidedClaim, *, refuting: bool) -> list[HeldPair]:
-    """Return the pair that supports the claim most, then the pair that supports it least."""
+    """Return the pair that supports the claim most, then the pair most against it, or else an undecided one.
+
+    With `refuting`, the order is reversed.
+    """
 
     def strength(held: HeldPair) -> float:
         log = math.log(held.ratio.value) if held.ratio is not None else 0.0
