@@ -6,6 +6,7 @@ all its processes inherit.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
+from types import FunctionType
 
 SIDE = "DDPBENCH_SIDE"
 """The environment variable with a side's `SideCode`, as JSON."""
@@ -39,6 +41,10 @@ class SideCode:
     shared_workloads: Sequence[str] = ()
     """Workloads that are the same installed code on both sides, in a comparison whose sides differ only in their code.
     A rank that trains such a workload must import a module of `own`.
+    """
+    uncommitted: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The files and folders that no commit contains, such as submodules, for each checkout that the other side uses as
+    it is. Paths are relative to the checkout.
     """
 
     def to_json(self) -> str:
@@ -85,7 +91,7 @@ def shared_module(workload: str = "") -> str:
     roots = [own, *allowed, *(Path(one).resolve() for one in side.others)]
     prefixes = [Path(one).resolve() for one in {sys.prefix, sys.base_prefix, sys.exec_prefix}]
     uses_own = False
-    for name, path in _imported():
+    for name, path in _used():
         root = innermost(path, roots)
         top = name.partition(".")[0]
         if root is not None and not is_installed(path, root, prefixes):
@@ -103,7 +109,95 @@ def shared_module(workload: str = "") -> str:
             f"it would run {workload}{OUTSIDE}both sides run the same code, because no module of {own} is imported. "
             "Name a class in the repository; or let the sides differ by set=, env= or python="
         )
+    return _replaced_module(side, own)
+
+
+def _replaced_module(side: SideCode, own: Path) -> str:
+    """Return a sentence about an installed module that this side imports in place of an uncommitted one; else empty.
+
+    A script may add a folder of its checkout to `sys.path`. If no commit contains the folder, a side of a commit lacks
+    it, and may find another version of the same module among the installed packages.
+    """
+    if not side.uncommitted:
+        return ""
+    found = {name: path for name, path in _imported() if "." not in name and not path.is_relative_to(own)}
+    searched = [Path(os.path.abspath(place)) for place in sys.path if place]  # noqa: PTH100  a link stays a link
+    for at, place in enumerate(searched):
+        within = [place.relative_to(one) for one in (own, Path(side.own)) if place.is_relative_to(one)]
+        theirs = [
+            (one, root)
+            for part in within[:1]
+            for root in side.uncommitted
+            for one in _entries(Path(root, part))
+        ]
+        for entry, root in theirs:
+            path = found.get(entry.name.partition(".")[0])
+            if path is None or (place / entry.name).exists() or path.is_relative_to(entry.resolve()):
+                continue
+            earlier = any(path.is_relative_to(one.resolve()) for one in searched[:at])
+            if not earlier and any(entry.is_relative_to(Path(root, one)) for one in side.uncommitted[root]):
+                return (
+                    f"it would import {entry.name.partition('.')[0]} from {path}{OUTSIDE}the other side imports "
+                    f"{entry}, which {NO_COMMIT}. {without_commit(entry, Path(root))}"
+                )
     return ""
+
+
+NO_COMMIT = "no commit contains"
+"""Words about files that are ignored or untracked, or that belong to a submodule or to another repository."""
+
+
+def without_commit(path: Path, root: Path) -> str:
+    """Return advice for a module that a checkout, but none of its commits, contains."""
+    clone = next((one for one in path.parents if one.is_relative_to(root) and (one / ".git").exists()), root)
+    shared = "" if clone == root else f", or put {path.parent} into PYTHONPATH, so that both sides use it"
+    return f"Prepare a checkout of each side's commit, and give both with path=FOLDER{shared}"
+
+
+def _entries(folder: Path) -> list[Path]:
+    """Return the importable files and folders in a folder; none if it cannot be read."""
+    try:
+        return sorted(one for one in folder.iterdir() if one.suffix in ("", ".py", ".so"))
+    except OSError:
+        return []
+
+
+def _used() -> Iterator[tuple[str, Path]]:
+    """Yield the name and the resolved file of each imported module, then of all other loaded code.
+
+    Other code is what was run by its path, without an entry in `sys.modules`, and shared libraries, such as those that
+    ctypes or `torch.ops.load_library` has loaded.
+    """
+    seen = set()
+    for name, path in _imported():
+        seen.add(path)
+        yield name, path
+    sources = {one.__code__.co_filename for one in gc.get_objects() if type(one) is FunctionType}
+    usual = (f"{os.path.dirname(os.__file__)}/", f"{_PACKAGE}/")  # noqa: PTH120  thousands of files
+    for file in sorted(sources | _libraries()):
+        if (
+            not file.startswith("/")
+            or file.startswith(usual)
+            or any(f"/{part}/" in file for part in _INSTALLED)
+        ):
+            continue
+        path = Path(file).resolve()
+        if path not in seen:
+            yield path.name.partition(".")[0], path
+
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def _libraries() -> set[str]:
+    """Return the files of the shared libraries in this process's memory; none if the system does not list them."""
+    try:
+        lines = Path("/proc/self/maps").read_text("utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return set()
+    return {
+        line[line.index("/") :].removesuffix(" (deleted)") for line in lines if "/" in line and ".so" in line
+    }
 
 
 def _imported() -> Iterator[tuple[str, Path]]:

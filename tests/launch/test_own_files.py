@@ -140,10 +140,13 @@ def test_a_folder_in_the_repository_has_only_its_own_files(repository: Path) -> 
     assert said.startswith("base (ref=main)")
     experiment = repository.parent / "step.toml"
     experiment.write_text('[base]\nworkload = "mlp:small"\n')
-    said = check(
-        experiment, f"base.strategy={repository / 'bench/hook.py'}:Own", base=("path=lib",), new=("path=src",)
-    )
+    hook = f"base.strategy={repository / 'bench/hook.py'}:Own"
+    said = check(experiment, hook, base=("path=src",), new=("main",))
+    assert said.startswith("base (path=src)")
     assert said.endswith("give the root of its repository, path=.")
+    for base, new in ((("path=lib",), ("path=src",)), (("path=lib",), (".",))):
+        said = check(experiment, hook, base=base, new=new)
+        assert said.endswith("is outside its code: put a copy of it into each side's folder")
 
 
 def test_the_checkout_of_the_other_side_is_not_the_code_in_the_working_directory(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -533,6 +535,171 @@ def test_older_and_newer_versions_understand_a_sides_description() -> None:
     assert SideCode.from_json(json.dumps({"own": "a", "others": ["b"], "later": 1})) == side
 
 
+@pytest.mark.usefixtures("module")
+def test_an_installed_module_in_place_of_an_uncommitted_one_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script adds a folder to `sys.path` that only the checkout has, and another version is installed."""
+    own, tree, site = (tmp_path / name for name in ("own", "tree", "site-packages"))
+    for folder in (own, tree / "third_party" / "dep", site):
+        folder.mkdir(parents=True)
+    installed, theirs = site / "dep.py", tree / "third_party" / "dep" / "dep.py"
+    for file in (installed, theirs):
+        file.touch()
+    dep = ModuleType("dep")
+    monkeypatch.setitem(sys.modules, "dep", dep)
+
+    def said(*listed: str, imported: Path = installed) -> str:
+        dep.__file__ = str(imported)
+        side = SideCode(own=str(own), others=[str(tree)], uncommitted={str(tree): listed})
+        monkeypatch.setenv(SIDE, side.to_json())
+        return shared_module()
+
+    monkeypatch.syspath_prepend(site)
+    assert said("third_party") == ""  # the script does not search there
+    monkeypatch.syspath_prepend(own / "bench" / ".." / "third_party" / "dep")
+    assert said() == ""  # a commit contains it: that it is vendored is the change
+    assert said("third_party/other") == ""
+    for listed in ("third_party", "third_party/dep", "third_party/dep/dep.py"):
+        assert said(listed) == (
+            f"it would import dep from {installed}, which is outside its code: the other side imports {theirs}, which "
+            "no commit contains. Prepare a checkout of each side's commit, and give both with path=FOLDER"
+        )
+    (tree / "third_party" / "dep" / ".git").mkdir()
+    assert said("third_party").endswith(
+        f"path=FOLDER, or put {theirs.parent} into PYTHONPATH, so that both sides use it"
+    )
+    (tree / ".git").mkdir()
+    assert said("third_party", imported=theirs).startswith("it would import dep from")  # no shared clone
+    monkeypatch.syspath_prepend(site)
+    assert said("third_party") == ""  # the installed one comes first on both sides
+    monkeypatch.setattr(sys, "path", sys.path[1:])
+    (own / "third_party" / "dep").mkdir(parents=True)
+    (own / "third_party" / "dep" / "dep.py").touch()
+    assert said("third_party") == ""
+
+
+@pytest.mark.parametrize("how", ["source", "library"])
+def test_code_that_is_loaded_by_its_path_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """No module has its file: `runpy` runs a source, and ctypes or torch loads a library."""
+    own, tree = tmp_path / "own", tmp_path / "tree"
+    side = SideCode(own=str(own), others=[str(tree)])
+    monkeypatch.setenv(SIDE, side.to_json())
+    for folder in (own, tree, tmp_path / "else"):
+        folder.mkdir()
+    name = "pace.py" if how == "source" else "libpace.so"
+
+    def load(file: Path) -> object:
+        if how == "source":
+            file.write_text("def pace(): ...\n")
+            return runpy.run_path(str(file))
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+        shutil.copy(next(line[line.index("/") :] for line in maps if "/libm" in line), file)
+        return ctypes.CDLL(str(file))
+
+    kept = [load(folder / name) for folder in (own, tmp_path / "else")]
+    assert shared_module() == ""
+    kept.append(load(tree / name))
+    said = f"it would import pace from {tree / name}" if how == "source" else f"from {tree / name}"
+    assert said in shared_module()
+    assert f"which is outside its code: its own copy is {own / name}" in shared_module()
+
+
+def test_a_folder_that_pythonpath_cannot_name_is_refused(repository: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "12:30"
+    git(repository, "worktree", "add", "-q", str(odd), "old")
+    with pytest.raises(
+        RequestError, match=r"12:30 cannot be imported, because ':' separates the folders of PYTHONPATH"
+    ):
+        sides(repository, base=(f"path={odd}",))
+
+
+def test_each_side_builds_its_own_extensions(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch names a folder of built extensions by the extension's name alone."""
+    monkeypatch.delenv("TORCH_EXTENSIONS_DIR", raising=False)
+
+    def folders(*given: Placed) -> list[str | None]:
+        return [side_environment(side).get("TORCH_EXTENSIONS_DIR") for side in given]
+
+    base, new = sides(repository, new=())
+    assert base.folder is not None
+    assert folders(base, new) == [str(base.folder.parent / f".{base.folder.name}.extensions"), None]
+    git(repository, "worktree", "add", "-q", str(tmp_path / "tree"), "old")
+    two = sides(repository, base=("path=.",), new=(f"path={tmp_path / 'tree'}",))
+    other = (replace(two[0], python="/other/python"), two[1])
+    for cache in (Path.home() / ".cache/torch_extensions", tmp_path / "given"):
+        every = [*folders(*two), *folders(*other)]
+        assert len({*every}) == 3
+        assert all(one is not None and Path(one).parent == cache for one in every)
+        monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "given"))
+
+
+def test_what_no_commit_contains_is_known(
+    repository: Path, inner: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH")
+    (repository / ".gitignore").write_text("vendored/\n*.so\n")
+    for name in ("vendored/dep", ".venv/lib", f"{SOURCE}/made"):
+        (repository / name).mkdir(parents=True)
+    for name in ("vendored/dep/a.py", ".venv/lib/b.py", "new.py", "new.txt", f"{SOURCE}/made/c.py"):
+        (repository / name).touch()
+    fast = f"{SOURCE}/core/_fast.cpython-311-x86_64-linux-gnu.so"
+    for name in (fast, "libs/net/libnet.so.1", ".venv/lib/d.so", f"{SOURCE}/core/lib-net.so"):
+        (repository / name).touch()
+    base, new = sides(repository)
+    assert base.code is not None
+    assert {*base.code.uncommitted[str(repository)]} >= {
+        "third_party",
+        "vendored",
+        "new.py",
+        f"{SOURCE}/made",
+    }
+    assert not any(
+        one.startswith(".venv") or one == "new.txt" for one in base.code.uncommitted[str(repository)]
+    )
+    assert base.notes == [f"base (ref=old): without {fast}, built in {repository} and not committed"]
+    assert new.code is not None
+    assert new.code.uncommitted == {}
+    first, second = sides(repository, new=("ref=HEAD",))
+    assert [first.notes, second.notes] == [[], []]
+    git(inner, "add", "-A")
+    git(inner, "commit", "-qm", "python")
+    git(repository, "add", "third_party/dep")
+    base, _ = sides(repository)
+    assert base.code is not None
+    assert "third_party/dep" in base.code.uncommitted[str(repository)]
+
+
+def test_a_dependency_that_no_commit_contains_is_named_where_it_is_missing(
+    repository: Path, inner: Path
+) -> None:
+    (repository / ".gitignore").write_text("vendored/\n")
+    for name in ("vendored/lib/plain", "vendored/lib/many"):
+        (repository / name).mkdir(parents=True)
+    (repository / "vendored/lib/plain/__init__.py").touch()
+    (repository / "vendored/lib/many/part.py").touch()
+    base, new = sides(repository)
+
+    def said(name: str) -> str:
+        assert not_in_commit(new, f"No module named '{name}'") == ""
+        return not_in_commit(base, f"No module named '{name}'")
+
+    checkout = (
+        "which no commit contains. Prepare a checkout of each side's commit, and give both with path=FOLDER"
+    )
+    assert said("plain") == f"{repository} has vendored/lib/plain, {checkout}"
+    assert said("many.part") == f"{repository} has vendored/lib/many/part.py, {checkout}"
+    assert said("many.other") == ""
+    assert said("dep") == (
+        f"{repository} has third_party/dep/python/dep.py, {checkout}, or put {inner / 'python'} into PYTHONPATH, so "
+        "that both sides use it"
+    )
+
+
 @pytest.mark.parametrize(
     "error", ["No module named 'core._fast'", "ImportError: cannot import name '_fast' from 'core' (x)"]
 )
@@ -544,6 +711,8 @@ def test_what_is_built_and_not_committed_is_named(
     base, new = sides(repository)
     assert not_in_commit(base, error) == ""
     (repository / built).touch()
-    assert not_in_commit(base, error).startswith(f"{repository} has {built}, but the commit does not")
+    assert not_in_commit(base, error).startswith(
+        f"{repository} has {built}, which no commit contains. Prepare a checkout"
+    )
     assert not_in_commit(new, error) == ""
     assert not_in_commit(base, "No module named 'numpy'") == ""

@@ -30,7 +30,7 @@ from ddpbench.launch.interleave.sides import (
 from ddpbench.machine.identity import git_commit
 from ddpbench.records import rundir
 from ddpbench.records.rundir import MARK
-from tests.repositories import begin_repository, git
+from tests.repositories import begin_repository, commit_training, git
 
 
 def test_what_python_keeps_beside_a_module_is_no_change(tmp_path: Path) -> None:
@@ -284,6 +284,19 @@ def test_without_git_it_is_git_that_is_missing(tmp_path: Path, monkeypatch: pyte
         assert "no git repository" not in said
 
 
+def test_a_partial_clone_is_said_to_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project, clone = tmp_path / "project", tmp_path / "clone"
+    begin_repository(project, sleep=0.0)
+    commit_training(project, "later", sleep=0.1)
+    git(project, "config", "uploadpack.allowFilter", "true")
+    git(tmp_path, "clone", "-q", "--filter=blob:none", f"file://{project}", str(clone))
+    monkeypatch.chdir(clone)
+    with pytest.raises(
+        RequestError, match="it is a partial clone, so give a checkout of the commit: git worktree"
+    ):
+        place(SideSpec(name="base", ref="HEAD~1"), clone / "bench" / "step.toml", tmp_path / "out")
+
+
 def test_a_shallow_clone_is_said_to_lack_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin_repository(tmp_path / "whole", sleep=0.0)
     git(tmp_path / "whole", "commit", "-q", "--allow-empty", "-m", "2")
@@ -425,6 +438,71 @@ def test_the_root_of_a_repository_is_named_for_a_folder_in_it_that_lacks_the_exp
     (clone / "more.toml").unlink()
     with pytest.raises(RequestError, match=f"{own}$"):
         place(new, given, tmp_path / "out", base)
+
+
+def test_two_folders_of_one_checkout_use_one_experiment_or_each_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may be two implementations. Giving the root for both, as other sides are advised, would leave no change."""
+    project, tree = tmp_path / "project", tmp_path / "tree"
+    begin_repository(project, sleep=0.0)
+    for name in ("first", "second"):
+        (project / name).mkdir()
+        (project / name / "own.toml").write_text("[base]\n")
+    (project / "first" / "alone.toml").write_text("[base]\n")
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "two")
+    git(project, "worktree", "add", "-q", str(tree), "HEAD")
+
+    def placed(experiment: str, *words: str) -> list[str]:
+        base, new = (
+            parse_side(name, [word] if word else [])
+            for name, word in zip(("base", "new"), words, strict=True)
+        )
+        both = ((base, new), (new, base))
+        made = [place(one, project / experiment, tmp_path / "out", other) for one, other in both]
+        return [side.experiment.relative_to(tmp_path).as_posix() for side in made]
+
+    monkeypatch.chdir(project)
+    two = ("path=first", "path=second")
+    assert placed("bench/step.toml", *two) == ["project/bench/step.toml"] * 2
+    assert placed("first/own.toml", *two) == ["project/first/own.toml", "project/second/own.toml"]
+    assert placed("bench/step.toml", f"path={tree}/first", "path=second") == [
+        "tree/bench/step.toml",
+        "project/bench/step.toml",
+    ]
+    assert placed("first/own.toml", f"path={tree}/second", "path=first") == [
+        "tree/second/own.toml",
+        "project/first/own.toml",
+    ]
+    missing = ", but both sides need the experiment: put a copy of it into each side's folder"
+    for experiment, words, lacking in (
+        ("first/alone.toml", two, "new (path=second) has no alone.toml"),
+        ("bench/step.toml", ("path=first", "path=."), "base (path=first) has no bench/step.toml"),
+        ("bench/step.toml", ("path=first", ""), "base (path=first) has no bench/step.toml"),
+        ("first/alone.toml", ("path=first", ""), "base (path=first) has no first/alone.toml"),
+    ):
+        with pytest.raises(RequestError) as raised:
+            placed(experiment, *words)
+        assert str(raised.value) == lacking + missing, words
+    monkeypatch.chdir(project / "second")
+    assert placed("second/own.toml", "path=../first", "") == [
+        "project/first/own.toml",
+        "project/second/own.toml",
+    ]
+
+
+def test_folders_outside_of_any_repository_have_their_own_experiments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    base, new = (SideSpec(name=name, path=name) for name in ("base", "new"))
+    for name in ("base", "new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "own.toml").touch()
+    (tmp_path / "step.toml").touch()
+    for given, expected in (("base/own.toml", "new/own.toml"), ("step.toml", "step.toml")):
+        assert place(new, tmp_path / given, tmp_path / "out", base).experiment == tmp_path / expected
 
 
 def test_one_commit_by_two_names_is_said_to_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,6 +77,57 @@ def _link(side: Placed, inner: Path, root: Path) -> str:
     return words[1 if words[1] != "commit" else 2] if words[:1] == ["160000"] else ""
 
 
+_IMPORTABLE = (".py", ".so")
+_MOST_LETTERS = 30_000
+"""Largest total length of the listed paths, which become part of an environment variable."""
+
+
+def uncommitted(root: Path) -> list[str]:
+    """Return the importable files, and the folders, of a checkout that its commits do not contain, relative to `root`.
+
+    A folder without any committed file is listed as one path. Submodules are listed too. Hidden folders and
+    environments are left out.
+    """
+    staged = git(root, "ls-files", "-z", "--stage").split("\0")
+    links = [line.partition("\t")[2] for line in staged if line.startswith("160000 ")]
+    others = git(root, "ls-files", "-z", "--others", "--directory", "--no-empty-directory").split("\0")
+    found, letters = [], 0
+    for name in sorted({*links, *others} - {""}, key=len):
+        parts = Path(name).parts
+        letters += len(name)
+        if letters > _MOST_LETTERS:
+            break
+        if (name in links or name.endswith(("/", *_IMPORTABLE))) and not is_left_out(*parts):
+            found.append(name.rstrip("/"))
+    return found
+
+
+def is_left_out(*parts: str) -> bool:
+    """Return whether one of these parts of a path belongs to a hidden folder, or to one of installed packages."""
+    return any(
+        part.startswith(".") or part in ("site-packages", "node_modules", "__pycache__") for part in parts
+    )
+
+
+def built(root: Path) -> list[str]:
+    """Return the compiled extension modules of a checkout that its commits do not contain, relative to `root`."""
+    listed = git(root, "ls-files", "-z", "--others", "--", "*.so").split("\0")
+    return sorted(
+        name
+        for name in listed
+        if name
+        and not is_left_out(*(parts := Path(name).parts))
+        and "build" not in parts
+        and _is_module(root / name)
+    )
+
+
+def _is_module(path: Path) -> bool:
+    """Return whether the name of a shared library can be imported from the folder, such as `_fast.abi3.so`."""
+    name, _, more = path.name.partition(".")
+    return name.isidentifier() and (more == "so" or more.startswith(("cpython-", "abi3.")))
+
+
 def copies_of_projects(sides: tuple[Placed, Placed], roots: Sequence[Path]) -> dict[str, str]:
     """Return the folders of compared projects that are installed as copies, by import name.
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from ddpbench.errors import RequestError
 from ddpbench.launch.interleave.interpreters import same_environment, searched
-from ddpbench.launch.interleave.sides import Placed, own_code, roots_of, top_of
+from ddpbench.launch.interleave.sides import COPY_ADVICE, Placed, are_parts, own_code, roots_of, top_of
 from ddpbench.launch.interleave.turns import side_environment
 from ddpbench.launch.own_workloads import OWN_SETTINGS, file_in, resolved, with_file
 from ddpbench.shipped import shipped_experiments
@@ -99,11 +99,12 @@ def with_checked_files(sides: tuple[Placed, Placed]) -> tuple[Placed, Placed]:
     if all(side.folder is None for side in sides):
         return sides
     tops, alike = roots_of(sides), same_environment(*(side.python for side in sides))
+    parts = are_parts(sides)
     shared = set()
     for side in sides:
         for named in _named(side.experiment, side.overrides):
             if not is_import_path(named.name) or file_in(named.name):
-                _check(side, named, tops)
+                _check(side, named, tops, parts=parts)
             elif _check_module(side, named, tops, alike=alike) and named.kind == "workload":
                 shared.add(named.name)
     if not shared or not alike or _settings_differ(sides):
@@ -125,8 +126,8 @@ def _settings_differ(sides: Sequence[Placed]) -> bool:
         return False  # reported when a side starts
 
 
-def _check(side: Placed, named: _Named, tops: Sequence[Path]) -> None:
-    """Check a name for one side; `tops` are the roots of both sides' code.
+def _check(side: Placed, named: _Named, tops: Sequence[Path], *, parts: bool) -> None:
+    """Check a name for one side; `tops` are the roots of both sides' code, which may be `parts` of one checkout.
 
     Raises:
         RequestError: the file or module is outside the side's code.
@@ -140,7 +141,7 @@ def _check(side: Placed, named: _Named, tops: Sequence[Path]) -> None:
     if found is None or found.is_relative_to(code):
         return  # a missing file is reported when the side starts
     if _within(found, tops):
-        _refuse(side, named, found, _advice(side, found, tops))
+        _refuse(side, named, found, _advice(side, found, tops, parts=parts))
     if named.is_shared or (named.kind != "workload" and found.is_relative_to(shipped_experiments())):
         return
     if Path(file).is_absolute():
@@ -216,7 +217,9 @@ def _refuse(side: Placed, named: _Named, found: Path, advice: str) -> NoReturn:
     raise RequestError(f"{side.spec.words}: its {named.kind} {given} {what} outside its code: {advice}")
 
 
-def _advice(side: Placed, found: Path, tops: Sequence[Path]) -> str:
+def _advice(side: Placed, found: Path, tops: Sequence[Path], *, parts: bool) -> str:
+    if parts:
+        return COPY_ADVICE
     folder = side.folder
     root = top_of(folder) if folder is not None and side.spec.path else None
     if folder is not None and root is not None and root != folder.resolve() and found.is_relative_to(root):

@@ -22,7 +22,7 @@ from ddpbench.records import RunDir, write_atomically
 from ddpbench.records.outputs import without_own
 from ddpbench.records.rundir import explain_os_error
 from ddpbench.removal import remove_tree
-from ddpbench.side_code import SideCode
+from ddpbench.side_code import SideCode, innermost
 from ddpbench.spec.overrides import contradiction, sure_keys
 from ddpbench.text_safety import command, given_twice, shortened, toml_text
 
@@ -260,6 +260,15 @@ def repository_of(side: Placed) -> Path:
     return own if side.spec.ref else top_of(own) or own
 
 
+COPY_ADVICE = "put a copy of it into each side's folder"
+"""Advice for two folders of one checkout that lack a file. If both were given as the root, they would be the same."""
+
+
+def are_parts(sides: Sequence[Placed]) -> bool:
+    """Return whether both sides are folders of one checkout, such as two implementations, or one is all of it."""
+    return not any(side.spec.ref for side in sides) and len({repository_of(side) for side in sides}) == 1
+
+
 def roots_of(sides: Sequence[Placed]) -> list[Path]:
     """Return the roots of all compared code: both sides' folders, and the repositories around them."""
     codes = [side.folder if side.spec.path and side.folder else Path.cwd() for side in sides]
@@ -294,8 +303,7 @@ def place(spec: SideSpec, experiment: Path, out: Path, other: SideSpec | None = 
         folder = _root_above()
     own = experiment.resolve()
     if folder is not None:
-        compared = [Path(side.path or Path.cwd()) for side in (spec, other) if side is not None]
-        own = _own_experiment(spec, own, _top_among(own.parent, compared), folder)
+        own = _own_experiment(spec, own, other, folder)
     return Placed(
         spec=spec, python=python, folder=folder, commit=_commit_of(spec, folder, out), experiment=own
     )
@@ -355,8 +363,8 @@ def _repository(spec: SideSpec) -> Path:
     return here
 
 
-def _own_experiment(spec: SideSpec, experiment: Path, top: Path | None, folder: Path) -> Path:
-    """Return the side's own version of the experiment's file, or the given one if no compared repository has it.
+def _own_experiment(spec: SideSpec, experiment: Path, other: SideSpec | None, folder: Path) -> Path:
+    """Return the side's own version of the experiment's file, or the given file if it is in no compared code.
 
     An uncommitted experiment is copied into the commit's folder, so that its relative paths lead to the side's files.
 
@@ -364,21 +372,64 @@ def _own_experiment(spec: SideSpec, experiment: Path, top: Path | None, folder: 
         RequestError: the side has no such file, or a link in its commit leads elsewhere.
         OutputError: the experiment cannot be copied.
     """
+    sides = [spec] if other is None else [spec, other]
+    folders = [Path(side.path or Path.cwd()).resolve() for side in sides]
+    holder = _holder(experiment, sides, folders)
+    if holder is not None and (own := folder / experiment.relative_to(holder)).is_file():
+        return own
+    top = _top_among(experiment.parent, folders)
     if top is None or not experiment.is_relative_to(top):
         return experiment
-    placed = folder / experiment.relative_to(top)
+    relative = experiment.relative_to(top)
+    placed = folder / relative
     if placed.is_file() or folder.resolve() == top:
         return placed
+    root = top_of(folder) if spec.path else None
+    above = root if root is not None and root != folder.resolve() and (root / relative).is_file() else None
+    if above is not None and holder is None and all(side.path for side in sides):
+        return above / relative  # the sides are parts of checkouts, and the experiment is in neither part
     if not spec.ref or _is_tracked(top, experiment):
-        own = experiment.relative_to(top)
-        root = top_of(folder) if spec.path else None
-        above = root is not None and root != folder.resolve() and (root / own).is_file()
-        what = f": give the root of its repository, path={os.path.relpath(root)}" if root and above else ""
-        raise RequestError(f"{spec.words} has no {own}, but both sides need the experiment{what}")
-    if placed.is_symlink() or not placed.parent.resolve().is_relative_to(folder.resolve()):
+        missing = relative if holder is None else experiment.relative_to(holder)
         raise RequestError(
-            f"{spec.words}: in that commit {experiment.relative_to(top)} leads elsewhere by a symbolic link: put the "
-            "experiment into another folder"
+            f"{spec.words} has no {missing}, but both sides need the experiment{_advice(above, sides, folders)}"
+        )
+    return _copied(spec, experiment, placed, relative)
+
+
+def _holder(experiment: Path, sides: Sequence[SideSpec], folders: Sequence[Path]) -> Path | None:
+    """Return the side's folder that holds the experiment; each side then uses the file at this place in its own folder.
+
+    Return None if the experiment is in neither folder, or if a side is a commit. A side that names no folder uses the
+    experiment as it is given, so the experiment must be in that side's folder, which is the working directory.
+    """
+    if any(side.ref for side in sides):
+        return None
+    found = innermost(experiment, folders)
+    unnamed = [folder for side, folder in zip(sides, folders, strict=True) if not side.path]
+    return None if unnamed and found not in unnamed else found
+
+
+def _advice(above: Path | None, sides: Sequence[SideSpec], folders: Sequence[Path]) -> str:
+    """Return advice for a side whose folder lacks the experiment, although the checkout `above` it has the file."""
+    if above is None:
+        return ""
+    if not any(side.ref for side in sides) and all(folder.is_relative_to(above) for folder in folders):
+        return f": {COPY_ADVICE}"
+    return f": give the root of its repository, path={os.path.relpath(above)}"
+
+
+def _copied(spec: SideSpec, experiment: Path, placed: Path, relative: Path) -> Path:
+    """Copy an uncommitted experiment into a commit's folder, to `placed`, and return this path.
+
+    Raises:
+        RequestError: a link in the commit leads elsewhere.
+        OutputError: the experiment cannot be copied.
+    """
+    folder = placed.parents[len(relative.parts) - 1].resolve()
+    if placed.is_symlink() or not placed.parent.resolve().is_relative_to(folder):
+        raise RequestError(
+            f"{spec.words}: in that commit {relative} leads elsewhere by a symbolic link: put the experiment into "
+            "another folder"
         )
     try:
         placed.parent.mkdir(parents=True, exist_ok=True)
@@ -626,9 +677,14 @@ def _sizes(top: Path, commit: str) -> Iterator[int]:
     if status == -signal.SIGKILL:
         raise _no_answer(top)
     if status:
-        raise RequestError(
-            f"git cannot list all files of {commit[:12]} in {top}: git fsck says what is missing"
+        partial = _ask(top, "config", "--get-regexp", r"remote\..*\.promisor").stdout.strip()
+        advice = (
+            f"it is a partial clone, so give a checkout of the commit: git worktree add FOLDER {commit[:12]}, and "
+            "path=FOLDER"
+            if partial
+            else "git fsck says what is missing"
         )
+        raise RequestError(f"git cannot list all files of {commit[:12]} in {top}: {advice}")
 
 
 def _listing(top: Path, commit: str) -> subprocess.Popen[bytes]:

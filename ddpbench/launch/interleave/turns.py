@@ -8,6 +8,7 @@ base/  new/       run directories; rounds of the same number ran one after the o
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -312,7 +313,31 @@ def side_environment(side: Placed) -> dict[str, str]:
     env = {name: value for name, value in child_environment().items() if name != SIDE}
     given = [part for part in (first, env["PYTHONPATH"]) if part]
     described = {} if side.code is None else {SIDE: side.code.to_json()}
-    return {**env, CODE_FIRST: first, "PYTHONPATH": os.pathsep.join(given), **described}
+    return {
+        **env,
+        CODE_FIRST: first,
+        "PYTHONPATH": os.pathsep.join(given),
+        **described,
+        **_extensions(side, env),
+    }
+
+
+_EXTENSIONS = "TORCH_EXTENSIONS_DIR"
+
+
+def _extensions(side: Placed, env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable for a side's own folder of the extensions that `torch.utils.cpp_extension` builds.
+
+    torch finds them by name only. In one folder, a rank may wait until the other side has built its version, and load
+    that. The user's own folder serves the code in the working directory.
+    """
+    if side.spec.ref and side.folder is not None:
+        return {_EXTENSIONS: str(side.folder.with_name(f".{side.folder.name}.extensions"))}
+    if not (side.spec.path or side.spec.python):
+        return {}
+    digest = hashlib.sha256(f"{side.folder}\n{side.python}".encode(errors="surrogateescape")).hexdigest()[:12]
+    root = env.get(_EXTENSIONS) or str(Path(env.get("XDG_CACHE_HOME") or "~/.cache", "torch_extensions"))
+    return {_EXTENSIONS: os.path.join(os.path.expanduser(root), f"ddpbench-{digest}")}  # noqa: PTH111, PTH118  unknown homes
 
 
 class _Process:
