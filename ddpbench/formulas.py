@@ -49,8 +49,7 @@ def tree_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
 def halving_doubling_s(n: int, size: float, rate: float, alpha: float = 0.0) -> float:
     """Return the time of halving-doubling: 2 log2 p · α + 2(p-1)/p · S/B, with p the largest power of two up to n.
 
-    If n is not a power of two, it takes 2(α + S/B) more. The ranks beyond p first send their gradients to other ranks,
-    and get the result from these ranks at the end.
+    Other n take 2(α + S/B) more: ranks beyond p first send their gradients away, and get the result at the end.
     """
     p = power_of_two(n)
     folded = 2 * (alpha + size / rate) if p != n else 0.0
@@ -75,7 +74,7 @@ def lower_bound_s(n: int, size: float, rate: float) -> float:
 def bubble_share(stages: int, microbatches: int) -> float:
     """Return the share of a step in which a pipeline's stage is idle: (p-1)/(m+p-1), both in GPipe and in 1F1B.
 
-    The formula is for p stages that take equal time, m microbatches, and messages that take no time.
+    The p stages take equal time, and messages of the m microbatches none.
     """
     return (stages - 1) / (microbatches + stages - 1)
 

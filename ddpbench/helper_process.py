@@ -123,10 +123,7 @@ NOBODY = Others()
 
 
 class Dealt(Generic[_Question, _Answer]):
-    """Calls of one function with many arguments, spread over helper processes.
-
-    This process makes some of the calls itself, and repeats calls in which a helper failed.
-    """
+    """Calls of one function with many arguments, spread over helpers and this process, which repeats failed ones."""
 
     def __init__(
         self, work: Callable[[_Question], _Answer], questions: Sequence[_Question], others: Others

@@ -204,9 +204,9 @@ def shared_folders() -> str:
 
 
 def search_shared_folders(folders: str) -> None:
-    """Make this process search the folders in `folders`, which is the result of `shared_folders` in another process.
+    """Make this process search the folders in `folders`, as another process's `shared_folders` returned them.
 
-    Modules that the other process has found in these folders can be imported by any module.
+    Any module may import what the other process found there.
     """
     for folder, importers, found in json.loads(folders):
         finder = _shared(Path(folder))

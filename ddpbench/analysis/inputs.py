@@ -87,10 +87,7 @@ class InputGroup:
 
     @property
     def fixed_by(self) -> InputCase | None:
-        """Return the case with the fewest loader workers that suffice to keep training from waiting for input.
-
-        The returned case is not input-bound, but a case with fewer workers is. None if the group has no such case.
-        """
+        """Return the case with the fewest loader workers that is not input-bound, unlike one with fewer; else None."""
         if not self.bound:
             return None
         fewest = self.bound[0].run.case.loader_workers

@@ -142,8 +142,7 @@ def network_time(times: Sequence[Timing]) -> Interval:
 def busiest_link_bytes(case: Case, algorithm: str, size: float) -> float | None:
     """Return the bytes that an algorithm sends per step over the busiest link; None if unknown.
 
-    A link belongs to a node or, if each rank has its own link, to a rank. Ranks' links also carry traffic within a
-    node.
+    A link belongs to a node, or to a rank with its own link, which also carries traffic within the node.
     """
     if local_rate(case.fabric, case.ranks_per_node) is None:
         return busiest_node_bytes(algorithm, case.nodes, case.ranks_per_node, size)

@@ -306,8 +306,8 @@ class TrainedToLoss:
 def columns_of(kind: Any, results: Iterable[Any]) -> dict[str, list[Any]]:
     """Return results of the dataclass `kind` as a table: `columns` with the names, and `data` with one row per result.
 
-    A type with methods `columns` and `column_names` encodes itself. An interval `x_s` becomes `x_s`, `x_ci_low_s` and
-    `x_ci_high_s`. A `ByPart` of intervals becomes three columns like these for each part of a step.
+    An interval `x_s` becomes `x_s`, `x_ci_low_s` and `x_ci_high_s`, and a `ByPart` of intervals three columns per part.
+    A type with methods `columns` and `column_names` encodes itself.
     """
     own = hasattr(kind, "columns")
     names = [*(kind.column_names() if own else _names(kind))]

@@ -203,10 +203,9 @@ class TrainingResults:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSummary:
-    """Results of a run directory's analysis. Each section of the report gets the part that it draws.
+    """Results of a run directory's analysis, by section of the report.
 
-    `cases` is a frame with one row per case and exactly the columns `columns.COLUMNS`. All other results are in
-    `analysis.results`.
+    `cases` is a frame with one row per case and exactly the columns `columns.COLUMNS`.
     """
 
     about: RunFacts

@@ -118,8 +118,8 @@ def aligned(
 ) -> list[str]:
     """Return rows as lines with aligned columns. Columns in `left` are aligned left, the others right.
 
-    If the rows are wider than `width`, cells of the `breakable` columns wrap, the widest column first. If that is not
-    enough, the columns are separated by the next, narrower entry of `gaps`. Rows that still do not fit stay too wide.
+    Rows wider than `width` wrap cells of the `breakable` columns, the widest first, and then take narrower `gaps`. Rows
+    may still be too wide.
     """
     lines: list[str] = []
     rows = [[on_one_line(cell) for cell in row] for row in rows]

@@ -25,10 +25,9 @@ from ddpbench.units import format_number, format_seconds
 
 @contextmanager
 def listening(console: Console, *, after_s: float = 0.0) -> Iterator[Listener]:
-    """Yield a listener for the sweep.
+    """Yield a listener for the sweep, which draws a bar on a terminal and otherwise prints lines.
 
-    On a terminal it draws a bar while the context is open; elsewhere it prints lines. `after_s` is the expected time
-    (s) between the last launch and the end of the command, which the time left includes.
+    `after_s` is the expected time (s) from the last launch to the command's end.
     """
     if console.is_terminal:
         with BarListener(console, after_s=after_s) as bar:

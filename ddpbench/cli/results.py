@@ -132,10 +132,9 @@ def doubts(summary: RunSummary) -> list[str]:
 
 
 def answered(summary: RunSummary) -> list[str]:
-    """Return a line for each failed case, then the answer's sentences, each with a line of qualifications, if any.
+    """Return a line for each failed case, then the answer's sentences, each with its qualifications.
 
-    If all cases share labels, these have a line before the answer, as on the page, with all that is shared. So they
-    take no qualification's place.
+    Labels that all cases share have a line before the answer.
     """
     answer, words = each_tag_once(summary.conclusions.answer), shared_words(rows_of(summary))
     shared = [tag for one in answer for tag in one.tags if tag in words]

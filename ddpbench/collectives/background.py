@@ -14,7 +14,7 @@ from ddpbench.collectives.base import Collective
 class Background:
     """Runs all-reduces in a thread, in the order of submission, which must be the same on all ranks.
 
-    The thread sleeps in the kernel while it waits for a message, and holds the GIL for about 50 µs per message.
+    The thread holds the GIL for about 50 µs per message.
     """
 
     def __init__(self, collective: Collective | None = None) -> None:

@@ -64,8 +64,7 @@ def segments(rate: float) -> int:
 def window_bytes(rate: float, latency_s: float = 0.0) -> int:
     """Return the initial window (bytes) that a connection offers its sender, a power of two.
 
-    TCP then lets the window grow to once or twice the data that this rate (bit/s) carries in `WINDOW_S` and a round
-    trip. A round trip has four delays of `latency_s`.
+    TCP lets it grow to once or twice what this rate (bit/s) carries in `WINDOW_S` and a round trip (four `latency_s`).
     """
     wanted = rate / 8 * (WINDOW_S + 4 * latency_s)
     return int(2 ** (max(16, math.ceil(math.log2(wanted))) - 1))

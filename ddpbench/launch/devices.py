@@ -73,9 +73,9 @@ def missing_backend(backend: str) -> str:
 
 
 def missing_launcher(launcher: str) -> str:
-    """Return why this launcher cannot start ranks on this machine, and what to do.
+    """Return why this launcher cannot start ranks here, and what to do; empty if it can, or for `slurm`.
 
-    The text is empty if the launcher can start ranks. It is also empty for `slurm`, because only a job can find out.
+    Only a job can find out about Slurm.
     """
     return _refusal(lambda: check_launcher(launcher)) if launcher != "slurm" else ""
 

@@ -116,8 +116,7 @@ def run_block(
 ) -> Block:
     """Time a block of `steps` steps, rounded up to full periods. A barrier and an untimed step come first.
 
-    All ranks use rank 0's number of steps, and return when all have made their last step. During the block, only the
-    clock is read, once per step. Its marks are converted to times after the last step.
+    Rank 0's number of steps holds for all ranks. During the block, only the clock is read, once per step.
     """
     waiting_cpu_ns = time.process_time_ns()
     waited_ns = stepper.turn(meet=phase == "timed" and index == 0)

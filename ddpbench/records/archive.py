@@ -121,7 +121,7 @@ def unpack(run: RunDir) -> None:
 def outdated(run: RunDir) -> str:
     """Return a warning if `records.tar.xz` is damaged or lacks launches of `cases/`, with the command to renew it.
 
-    The text is empty if the archive is up to date, or if the archive or `cases/` is missing.
+    Empty if it is up to date, or if either is missing.
     """
     if not run.packed.exists() or not run.cases.exists():
         return ""

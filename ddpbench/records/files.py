@@ -395,10 +395,9 @@ def read_end(path: Path, most: int) -> bytes:
 def parse_json(data: bytes | str, *, finite: bool = True, most: int = MOST_VALUES) -> Any:
     """Parse a JSON value, and check that it is safe to use.
 
-    Integers must fit in 64 bits, strings must be valid Unicode without NULs, and nesting is limited. The number of
-    values, counted by commas and brackets, must be at most `most`. Numbers must be finite. For files that other
-    programs write, pass `finite=False`; then infinite numbers and NaN are accepted, and `check_finite` can check a
-    part.
+    Integers must fit in 64 bits, strings must be valid Unicode without NULs, nesting is limited, and so is the number
+    of values (`most`, by commas and brackets). Numbers must be finite unless `finite=False`, for files of other
+    programs, whose parts `check_finite` can check.
 
     Raises:
         ValueError: the data are not such a value; the message has the reason.

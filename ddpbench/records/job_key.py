@@ -36,10 +36,9 @@ def make_job_key(run: RunDir) -> None:
 
 
 def job_key(run: RunDir, env: Mapping[str, str]) -> tuple[bytes, str]:
-    """Return the digest of the job's key, and a clause that says what is wrong with the key.
+    """Return the digest of the job's key (empty if missing), and a clause if it is missing or others can read it.
 
-    The clause is empty unless the key is missing or others can read it. The digest is empty if the key is missing. A
-    key in the environment variable DDPBENCH_KEY takes precedence over the key in the directory's file.
+    The environment variable DDPBENCH_KEY takes precedence over the directory's file.
 
     Raises:
         RequestError: DDPBENCH_KEY is too short.

@@ -23,10 +23,10 @@ of them.
 class LaunchRequest:
     """The request for one launch.
 
-    `measured_s` is the time for timed steps, seconds; a proof ignores it. If `target_loss` is given, the launch also
-    trains down to that loss. `run_id` is the run's id in `plan.json`. If `short_blocks` is true, the launch's blocks
-    are as short as those of launches that alternate, even if this launch runs alone. A launch that alternates with
-    several groups in succession has `groups` times as many blocks, and measures for `groups` times `measured_s`.
+    `measured_s` is the time for timed steps (seconds), which a proof ignores. With `target_loss`, the launch also
+    trains down to that loss. `run_id` is the run's id in `plan.json`. With `short_blocks`, blocks are as short as those
+    of alternating launches. A launch that alternates with several groups has `groups` times as many blocks and
+    `measured_s`.
     """
 
     case: Case

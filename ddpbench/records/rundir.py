@@ -671,7 +671,7 @@ class RunDir:
     def create(self) -> Made:
         """Create the directory, check that it can be written, and return a record of what was created.
 
-        If the directory cannot be written, everything that was created is removed.
+        After a failure, what was created is removed.
 
         Raises:
             OutputError: the directory cannot be written, or has files that no sweep creates.

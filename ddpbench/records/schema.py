@@ -115,10 +115,9 @@ class Met:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drift:
-    """Time of a fixed computation before or after the measured steps. No longer recorded; old records have it.
+    """Time of a fixed computation before or after the measured steps. Only old records have it.
 
-    In recorded runs, the change of this time during a launch did not correlate with how far the launch deviated from
-    others. The time that other guests of the host took (steal) did correlate.
+    Its change did not correlate with a launch's deviation, unlike the time that other guests of the host took (steal).
     """
 
     kind: Literal["drift"] = "drift"
@@ -151,9 +150,8 @@ class Warmup:
 class Block:
     """Consecutive steps between two barriers, without the first step after the first barrier.
 
-    `step_ns` are this rank's own step times, in order; their sum is `end_ns - start_ns`. `samples` is the number of
-    this rank's samples (for `data_parallel`, those of all its replicas). A step of the phase `evaluation` is forward
-    and loss without gradients.
+    `step_ns` are this rank's own step times, in order; their sum is `end_ns - start_ns`. `samples` counts this rank's
+    (for `data_parallel`, all replicas'). Steps of the phase `evaluation` are forward and loss without gradients.
     """
 
     kind: Literal["block"] = "block"
@@ -284,10 +282,9 @@ class LossCurve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gang:
-    """Recorded when a gang begins to train with snapshots, or continues from a snapshot.
+    """Recorded when a gang, the ranks that torchrun starts together, begins to train or continues from a snapshot.
 
-    A gang is the group of ranks that torchrun starts together. `noticed_ns`, `stopped_ns` and `placed_ns` come from the
-    torchrun agent that started this rank. They are None for the first gang, and if the agent was itself restarted.
+    `noticed_ns`, `stopped_ns` and `placed_ns` are the torchrun agent's; None for the first gang or a restarted agent.
     """
 
     kind: Literal["gang"] = "gang"

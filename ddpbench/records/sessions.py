@@ -29,8 +29,7 @@ class Sessions:
     def of(cls, run: RunDir) -> Sessions:
         """Return the sessions of a run; empty if `sessions.json` is missing or damaged.
 
-        The result is also empty for a merged run, whose sessions may have run at the same time on different machines.
-        These sessions need not be distinguished, because rounds of different runs have different numbers.
+        Also empty for a merged run, whose round numbers already distinguish sessions.
         """
         if run.merged.exists():
             return cls()

@@ -47,8 +47,7 @@ def first_short(*titles: str) -> str:
 def fitted(picture: Picture) -> Picture:
     """Return the picture with a title and a caption that follow the rule.
 
-    A title that is too long is cut, for example because a case's name is long. In this case, `reading` begins with the
-    complete title. `reading` also gets the sentences of the caption that do not fit beneath the picture.
+    `reading` gets a title that had to be cut, and the caption's sentences that do not fit beneath.
     """
     heading, whole = cut(picture.heading)
     caption, rest = beneath(picture.caption, picture.width_in)

@@ -308,10 +308,9 @@ class Case:
 
     @property
     def known_algorithm(self) -> str:
-        """Return the algorithm if bytes and times can be predicted from it; otherwise return an empty text.
+        """Return the algorithm that predicts bytes and times; empty if the library or a user's class chooses.
 
-        The text is empty if the library chooses the algorithm, or if the algorithm is a user's class. The all-reduce of
-        gloo is a ring for all sizes. MPI, NCCL and UCC choose by message size and by the layout of ranks.
+        gloo's all-reduce is a ring for all sizes. MPI, NCCL and UCC choose by message size and layout.
         """
         chooses = self.algorithm == "all_reduce" and self.backend != "gloo"
         return "" if chooses or is_import_path(self.algorithm) else self.algorithm
@@ -378,9 +377,9 @@ class Case:
 
     @property
     def proof_key(self) -> str:
-        """Return a key that is equal for cases that compute the same results. One proof is valid for all of them.
+        """Return a key that is equal for cases with the same results, for which one proof is valid.
 
-        Recovery is not part of the key, nor are the link rates and the dilation of a case with a fabric.
+        It lacks recovery, and a fabric's link rates and dilation.
         """
         alike = replace(self, recovery="off", **UNUSED_RECOVERY) if self.recovery != "off" else self
         return replace(alike, fabric="links", dilation=1.0).case_id if self.fabric else alike.case_id

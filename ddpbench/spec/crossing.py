@@ -13,9 +13,9 @@ Pair = tuple[int, int]
 
 
 def crossed_axis(experiment: Experiment) -> str:
-    """Return the name of the axis of node counts if world sizes are an axis too; otherwise an empty text.
+    """Return the axis of node counts if world sizes are an axis too; otherwise empty.
 
-    The result is also empty if the fabric's ranks per node are given, because then the nodes decide the world size.
+    Also empty if ranks per node are given, because nodes then decide the world size.
     """
     axes, fabric = experiment.axes, experiment.fabric
     name = "fabric.nodes" if experiment.emulates else "nodes"
@@ -35,8 +35,7 @@ def fits(ranks: int, nodes: int) -> bool:
 def misfits(experiment: Experiment, pairs: Iterable[Pair]) -> Iterable[Problem]:
     """Yield a problem if world sizes are crossed with node counts and some pairs (ranks, nodes) do not fit.
 
-    With fewer ranks than nodes, a fabric would reduce its nodes to the number of ranks. This would give a case that
-    exists already or that nobody requested.
+    A fabric of fewer ranks than nodes would become a smaller case, which nobody requested.
     """
     axis = crossed_axis(experiment)
     wrong = (

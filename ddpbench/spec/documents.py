@@ -52,10 +52,9 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str) -> dict[str, Any]:
-    """Return the contents of a TOML text. They may be nested more deeply than `odd_parts` allows.
+    """Return the contents of a TOML text, perhaps nested more deeply than `odd_parts` allows.
 
-    Python refuses to convert integers with too many digits. Such an integer is replaced by another integer of about the
-    same size. Code that knows the limits of the key refuses it later.
+    An integer with too many digits for Python is replaced by another of about that size, which a later check refuses.
 
     Raises:
         tomllib.TOMLDecodeError: the text is not valid TOML.

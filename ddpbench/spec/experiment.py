@@ -246,9 +246,9 @@ def _section(model: type[_Model], data: object, path: str, problems: list[Proble
 def explain(
     error: ValidationError, path: str, known: Sequence[str], *, of_one: bool = False
 ) -> list[Problem]:
-    """Return pydantic's validation errors as problems, one for each field, with the field's path below `path`.
+    """Return pydantic's validation errors as problems, one per field, with paths below `path`.
 
-    With `of_one`, all errors are about one value, whose path is `path`. `known` are the names of the model's fields.
+    With `of_one`, all are about the value at `path`. `known` are the model's field names.
     """
     problems: dict[str, Problem] = {}
     axes: dict[str, str] = {}

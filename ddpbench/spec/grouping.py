@@ -320,8 +320,8 @@ def alike(case: Case, *, but: Collection[str] = ()) -> GroupKey:
 def deciding(what: Decided, case: Case) -> GroupKey:
     """Return a key that is equal for cases that can be compared in `what`: `loss`, `state` or `compute`.
 
-    `loss` is the course of the loss, `state` the bytes of state, and `compute` the computing time of one rank. The key
-    for `loss` does not include the number of samples per step, so callers must compare this number themselves.
+    `loss` is its course (except for the samples per step, which callers must compare), `state` the bytes of state, and
+    `compute` the computing time of one rank.
     """
     names = _DECIDING[what]
     if what == "compute":  # depends on the rank's batch under either scaling, and not on transport variables

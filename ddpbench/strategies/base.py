@@ -242,10 +242,10 @@ class PeriodicReplica(Replica):
 
 
 class CompensatedReplica(Replica):
-    """Replica for the promise `delayed`. It stores the part of gradients that compression left out, and sends it later.
+    """Replica for the promise `delayed`, which sends the part of gradients that compression left out later.
 
-    Under fp16, gradients are scaled by a factor that changes. So the strategy's `check` must refuse fp16, or the
-    replica must store unscaled values.
+    Under fp16, the factor that scales gradients changes. So the strategy's `check` must refuse fp16, or unscaled values
+    must be stored.
     """
 
     exact_steps: int

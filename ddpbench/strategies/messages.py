@@ -17,9 +17,8 @@ UNSEEN_NS = 50_000
 class Message:
     """A message to or from another rank, recorded when it ends.
 
-    Calling the object begins the message, so that torch can use the object in place of `isend`. The receiver's record
-    ends when the receiver has the tensor. The end of a send is known only if the sender has to wait for it. Otherwise
-    the sender's record has length 0, and only the receiver's record is used.
+    Calling the object begins the message, as `isend` in torch. The receiver's record ends with the tensor's arrival. A
+    sender's record has length 0, and only the receiver's is used, unless the sender has to wait for the end.
     """
 
     # This code is kept short, since it adds to the step's time, and a pipeline has many messages in each step.

@@ -109,9 +109,9 @@ class OwnStep:
     ) -> None:
         """Prepare the step. If the recorder is active, the optimizers' steps are recorded too.
 
-        `network` is what the class calls, including the strategy's wrapper. `after_backward`, if given, aggregates
-        gradients after each backward. `last_sent` returns the time at which a backward sent its last bucket; from then
-        on the rank only waits. Without buckets it returns None.
+        `network` is what the class calls, with the strategy's wrapper. `after_backward`, if given, aggregates gradients
+        after each backward. `last_sent` returns when a backward sent its last bucket, after which the rank only waits
+        (None without buckets).
         """
         assert job.step is not None
         self._job, self._make, self.network, self._optimizers = job, job.step, network, optimizers

@@ -160,9 +160,9 @@ _MORE = (("", "X"), ("#009E73", "P"), ("#CC79A7", "p"), ("#56B4E9", "h"), ("#D55
 
 
 def told_apart(cases: Sequence[Case]) -> list[Case]:
-    """Return a run's cases, changed so that users' strategies have distinct names, colours and markers in figures.
+    """Return a run's cases with distinct names, colours and markers for users' strategies.
 
-    If two strategies in the run have the same name, a user's strategy is named with its file.
+    Of equal names, a user's strategy is named with its file.
     """
     own = list(dict.fromkeys(case.strategy for case in cases if case.strategy_traits))
     if not own:

@@ -40,10 +40,7 @@ def _same_but_links(run: CaseRun, other: CaseRun) -> bool:
 
 
 def layouts_of(cases: Iterable[CaseRun]) -> dict[str, int]:
-    """Return each case's number of nodes, by case id.
-
-    The number is 0 if the case's strategy ran each number of ranks in only one layout.
-    """
+    """Return each case's number of nodes, by case id; 0 if its strategy ran each number of ranks in one layout."""
     found: dict[str, int] = {}
     for members in grouped(
         cases, lambda run: (grouping.panel(run.case), grouping.variant(run.case))
@@ -65,10 +62,7 @@ def measured(cases: Iterable[CaseRun]) -> list[CaseRun]:
 
 
 def equal_buckets(cases: Iterable[CaseRun]) -> list[tuple[CaseRun, list[CaseRun]]]:
-    """Return groups of cases whose buckets are equal although their caps differ.
-
-    Each group is a pair: its first case, and a list of the other cases. The cases of a group differ only in their caps.
-    """
+    """Return groups of cases that differ only in their caps and whose buckets are equal, as (first, others)."""
     with_buckets = [
         run for run in cases if run.bucket_bytes is not None and run.case.bucket_cap_mb is not None
     ]

@@ -31,11 +31,7 @@ MOST_LISTED = 3
 
 
 def loss_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
-    """Return at most two findings on training to a loss.
-
-    One finding is on two cases whose order in samples/s differs from their order in time to the loss. The other is on
-    a speed-up to the loss.
-    """
+    """Return at most two findings on training to a loss: on a pair whose order differs, and on a speed-up."""
     able = [run for run in cases if run.status == "ok" and not run.oversubscribed and loss_curves_of(run)]
     groups = sorted(grouped(able, _data).values(), key=lambda group: -len(group))
     found = [

@@ -24,9 +24,9 @@ MOST = 2
 def setting_findings(cases: Sequence[CaseRun]) -> tuple[Finding, ...]:
     """Return at most `MOST` findings on links and replay options, one per strategy.
 
-    The settings of a group of cases are compared with the plan's first setting, at the most ranks. The intervals are
-    corrected for the number of comparisons. A finding is about the setting whose step time differs most from the first.
-    If both options and links vary, only cases on the same links are compared.
+    The settings of a group are compared with the plan's first one, at the most ranks, corrected for their number. The
+    setting with the largest difference gets the finding. If options vary too, only cases on the same links are
+    compared.
     """
     able = [
         run

@@ -243,9 +243,9 @@ def tied_words(
 
 
 def takes_another_path(run: CaseRun) -> bool:
-    """Return whether a strategy's promise allows it to end with different parameters than synchronous training.
+    """Return whether a strategy may end with other parameters than synchronous training.
 
-    If the promise is not known, the result depends on the quantities that the case's proof compares.
+    An unknown promise is judged by the quantities that the proof compares.
     """
     traits = traits_of(run.case)
     if traits.promise is not None or run.proof is None:

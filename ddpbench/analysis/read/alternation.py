@@ -28,11 +28,9 @@ def anchor_corrections(
 ) -> dict[str, float]:
     """Return the factor by which each other launch's time is multiplied in comparisons, by case id.
 
-    The launch with these blocks (by rank and index) is the anchor of several groups. The machine may have been slower
-    during one group than during another. The factor is the anchor's time per sample over all its blocks, divided by
-    that over its blocks among the other launch's group. Then the ratio of two launches of one group is unchanged. The
-    ratio of a launch to the anchor is that within its group, and ratios across groups go through the anchor. The result
-    is empty for a launch with fewer than two groups.
+    The launch with these blocks (by rank and index) is the anchor of several groups, between which the machine may have
+    changed. The factor is the anchor's time per sample over all its blocks, divided by that in the other launch's
+    group. Ratios within a group are unchanged, and others go through the anchor. Empty for fewer than two groups.
     """
     if len(alternated) < 2 or not ranks:
         return {}

@@ -64,10 +64,10 @@ class LossCurveRun:
 def loss_curve_of(
     number: int, ranks: Sequence[Sequence[LossCurve]], case: Case, *, one_host: bool
 ) -> LossCurveRun | None:
-    """Return a launch's loss curve from all ranks' records; None if the records of any rank are missing or incomplete.
+    """Return a launch's loss curve from all ranks' records; None if any are missing or incomplete.
 
-    A step ends when its slowest rank ends it. Hosts have no common clock, so across hosts each rank's time is counted
-    from its own start.
+    A step ends with its slowest rank. Across hosts, which have no common clock, each rank's time counts from its own
+    start.
     """
     groups = [sorted(own, key=lambda part: part.index) for own in ranks]
     if not groups or not groups[0] or len({tuple(part.index for part in own) for own in groups}) != 1:

@@ -81,8 +81,8 @@ def read_measurement(
 ) -> LaunchMeasurement:
     """Return the measuring launch in a folder, and its instrumented steps by rank.
 
-    A launch whose records are unreadable has status `failed`. A launch that is not ok has no steps. `sessions`
-    assigns a session to the launch if its outcome does not name one.
+    Unreadable records give the status `failed`. A launch that is not ok has no steps. `sessions` assigns a session if
+    the outcome names none.
     """
     case = address.case
     records = read_launch(directory, address)

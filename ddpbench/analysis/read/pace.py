@@ -125,9 +125,8 @@ def late_s(launches: Sequence[Pacing]) -> float:
 def dilation_needed(dilation: float, launches: Sequence[Pacing]) -> float:
     """Return the smallest dilation that hides the host's own work, from launches that ran with `dilation`.
 
-    The module's docstring has the formula. The result is the median over launches, because other load on the machine
-    raises a launch's value. For launches without recorded optimizer times, only the formula's first line (the share of
-    the cores' time) is used.
+    It is the median over launches of the formula in the module's docstring, or of its first line without optimizer
+    times.
     """
     return statistics.median(_needed(dilation, launch) for launch in launches)
 

@@ -79,11 +79,7 @@ def _joined(variances: Sequence[Variance]) -> Variance:
 def drifts_of(
     a: WithinSessions, b: WithinSessions, drift: float | None = None
 ) -> tuple[SessionDrift, SessionDrift]:
-    """Return the drift between sessions of each side.
-
-    If `drift` is given, it is the standard deviation of both sides' drift. Otherwise the launches determine the
-    drifts.
-    """
+    """Return the drift between sessions of each side: `drift` (a standard deviation), or as launches show it."""
     if drift is not None:
         return SessionDrift(Variance(drift**2)), SessionDrift(Variance(drift**2))
     return shown_drift(a, b)

@@ -263,8 +263,7 @@ def matched(
 ) -> list[tuple[CaseRun | None, CaseRun | None]]:
     """Return pairs of a base and a new case with equal specifications, in the base's order.
 
-    Cases that only one side has follow, each in a pair with None. `but` are fields in which the sides are meant to
-    differ.
+    Cases of one side only follow, paired with None. `but` are fields in which the sides are meant to differ.
     """
     of_new: dict[GroupKey, list[CaseRun]] = {}
     for run in new:

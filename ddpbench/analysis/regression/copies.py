@@ -30,9 +30,9 @@ def check_no_copies(sides: Sequence[Side]) -> None:
 
 
 def merges_with_sources(sides: Sequence[Side], paths: Collection[Path]) -> dict[Path, list[Path]]:
-    """Return the merged runs among `paths` that have sources among the sides, each with the paths of these sources.
+    """Return the merged runs among `paths` that have sources among the sides, with the sources' paths.
 
-    A second merge, of only some of a merged run's sources, also counts as one of its sources.
+    A merge of only some of the sources also counts as one.
 
     Raises:
         IdentityError: the record of a run's sources cannot be read.

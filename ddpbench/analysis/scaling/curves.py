@@ -87,10 +87,9 @@ class CurveLaws:
 
 
 def curves_of(cases: Sequence[CaseRun]) -> list[CaseCurve]:
-    """Return every curve of a run, the curves of the largest group of comparable cases first.
+    """Return every curve of a run, the curves of the largest panel first.
 
-    Each strategy has one bucket cap, as in the other figures. The cap is the default if it was run, and otherwise the
-    smallest.
+    Each strategy has one bucket cap: the default, or the smallest that was run.
     """
     able = [run for run in cases if run.status == "ok" and run.timings]
     by_id = {run.case_id: run for run in able}

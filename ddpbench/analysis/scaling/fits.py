@@ -60,7 +60,7 @@ class Fit:
     def impossible(self) -> bool:
         """Return whether the fitted serial fraction or contention is below 0 or above 1, with its whole interval.
 
-        No extrapolation of such a law can hold, because its efficiency rises above 1 or falls below 0.
+        Such a law's efficiency rises above 1 or falls below 0, so it forecasts nothing.
         """
         found = [self.parameters[name] for name in _FRACTIONS if name in self.parameters]
         ends = [

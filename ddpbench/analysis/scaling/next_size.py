@@ -81,7 +81,7 @@ def next_size(
 ) -> NextSize | None:
     """Return the size at which the laws disagree most, or at which a law is least certain.
 
-    Rejected laws forecast nothing. None if no other law has a forecast.
+    None if only rejected laws remain, or none has a forecast.
     """
     usable = [n for n in model.candidates if devices is None or n <= devices] or model.candidates
     largest = int(model.sizes[-1])

@@ -230,9 +230,8 @@ def judged(
 class Standing:
     """Comparison of a case with the other cases of its family.
 
-    `against` is the fastest other case by mean time. `ratio` is the case's time divided by the time of the best other
-    case. The lower end of the ratio's interval is the largest lower end of all pairs with this case, and its upper end
-    the largest upper end. `rounds` is the number of rounds from which the ratio comes.
+    `against` is the fastest other case by mean time. `ratio` is the case's time divided by that of the best other case;
+    each end is the largest of all pairs with this case. `rounds` is the number of rounds behind it.
     """
 
     verdict: BestVerdict

@@ -108,8 +108,7 @@ def _in_turn(rounds: int, alpha: float, power: float) -> float | None:
 def resolved_in_one_sweep(deviation: float, rounds: int, correlation: float = 0.0) -> float | None:
     """Return the smallest change, as a fraction, that a sweep of two cases resolves; None under `MIN_ROUNDS` rounds.
 
-    The sweep estimates the correlation of its rounds and widens its interval accordingly, by factors that vary from
-    sweep to sweep.
+    A sweep widens its interval for the correlation that it estimates.
 
     Args:
         deviation: standard deviation of the logarithm of the ratio within a round.

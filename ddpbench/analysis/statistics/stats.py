@@ -297,9 +297,8 @@ def pairs(a: Sequence[Timing], b: Sequence[Timing]) -> list[tuple[Timing, Timing
 def compare(a: Sequence[Timing], b: Sequence[Timing]) -> Comparison | None:
     """Compare A with B by `pairs` of launches, or by Welch's interval if they share no round.
 
-    None if either has no launch. The point is the geometric mean of the ratios within pairs; with a single pair it has
-    no interval. A ratio of totals would weight a launch by its steps. A fast launch has more steps, so drift common to
-    the two would no longer cancel. If A and B share no round, the geometric means of their launches are compared.
+    The point is the geometric mean of the ratios within pairs, without an interval for a single pair. Totals would
+    weight fast launches more, and drift would not cancel. None if either has no launch.
     """
     if not a or not b:
         return None

@@ -44,9 +44,8 @@ class _Named:
 def with_overrides(side: Placed, overrides: Sequence[str]) -> Placed:
     """Return a side whose settings also include `overrides`, the settings of both sides.
 
-    A relative path in a setting starts at the experiment's folder or at the working directory. The working directory
-    may be below a repository's root, while the side's folder holds an entire repository or commit. In this case, a path
-    that starts at the working directory is rewritten to start at the root.
+    Relative paths start at the experiment's folder or the working directory. If that is below a repository's root, and
+    the side's folder is an entire repository, they are rewritten to start at the root.
     """
     here, top = Path.cwd().resolve(), top_of(Path.cwd())
     given = (*overrides, *side.spec.overrides)

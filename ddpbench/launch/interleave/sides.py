@@ -282,8 +282,8 @@ def roots_of(sides: Sequence[Placed]) -> list[Path]:
 def place(spec: SideSpec, experiment: Path, out: Path, other: SideSpec | None = None) -> Placed:
     """Prepare a side's code, and return the side with its folder.
 
-    The files of a commit are written into a folder below `out`; a named folder is used as it is. If the experiment's
-    file is in a compared repository, each side uses its own version of the file.
+    A commit's files are written below `out`; a named folder is used as it is. A side uses its own version of an
+    experiment's file in a compared repository.
 
     Args:
         spec: the side.

@@ -18,7 +18,7 @@ Tests = tuple[tuple[ast.expr, bool], ...]
 class Binding:
     """An assignment to a name. The name gets `value`, or the element of `value` at the indices in `path`.
 
-    `tests` has pairs of a condition and an outcome. The assignment only takes place if each condition has its outcome.
+    It takes place only if each condition in `tests` has its outcome.
     """
 
     value: ast.expr

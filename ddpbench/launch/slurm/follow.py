@@ -84,8 +84,8 @@ def next_step(
 ) -> FollowStep:
     """Return the next step for the jobs on one number of nodes (a size of the submission).
 
-    `last` is the last submitted job, and `state` its state in Slurm. `first` is True if this command decides about this
-    size for the first time. `again` is True if a job is to rerun failed launches.
+    `last` is the last submitted job, and `state` its state in Slurm. `first` says that this command has not decided
+    about this size before, and `again` that a job is to rerun failed launches.
     """
     if last is None:
         return "submit"

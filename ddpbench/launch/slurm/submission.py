@@ -302,7 +302,7 @@ def write_submission(submission: Submission) -> None:
 def current(submission: Submission) -> Submission:
     """Return the submission as it is now stored, but with the request of `submission`. The directory must be locked.
 
-    A new submission, which is not stored yet, is returned unchanged.
+    A submission that is not stored yet is returned unchanged.
 
     Raises:
         RequestError: the submission is new, but a different one has been stored in the directory meanwhile.
@@ -458,9 +458,7 @@ class _Stored(BaseModel, strict=True):
 
 
 def open_submission(path: Path) -> Submission:
-    """Read the submission in a directory.
-
-    Check all its values, and that no path or link in it leads out of the directory.
+    """Read and check the submission in a directory, from which no path or link may lead out.
 
     Raises:
         RequestError: the directory holds no submission.

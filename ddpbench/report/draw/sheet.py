@@ -58,9 +58,8 @@ class Sheet:
     ) -> None:
         """Draw a legend along the sheet's upper edge, with its entries in reading order.
 
-        `length` is the length of the lines in the legend, as a multiple of the font size. On a phone, a legend with one
-        column breaks long names into lines, which `legend_lines` counts. Each entry is linked to the marks of a series
-        (`marks.describe`). `series` maps names of entries to names of series; other entries have their series' name.
+        `length` is the lines' length in font sizes. On a phone, one column breaks long names (`legend_lines`). Entries
+        are linked to the marks of the series of their name, or as `series` maps it (`marks.describe`).
         """
         # matplotlib fills columns first, so the handles are dealt out to its columns
         handles = [handle for column in range(columns) for handle in handles[column::columns]]

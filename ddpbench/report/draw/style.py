@@ -89,8 +89,7 @@ def base_look() -> Look:
 def look(case: Case, variant: int = 0) -> Look:
     """Return a case's look. A strategy without its own colour or marker gets OTHER_COLOUR or OTHER_MARKER.
 
-    Under DDP, algorithms other than the default have their own colour and marker. A `variant` from 1 on (another
-    schedule or option) keeps the colour and gets a different marker.
+    DDP's other algorithms have their own. A `variant` from 1 on (a schedule or option) only has another marker.
     """
     return _look(traits_of(case), case.algorithm, variant)
 

@@ -168,9 +168,9 @@ class Fall:
 
 
 def section(losses: Sequence[EfficiencyLoss], rows: Sequence[Row], first: Sequence[str] = ()) -> Section:
-    """Return the section on lost efficiency, with figures for the first cases and a note that names all other cases.
+    """Return the section on lost efficiency, with figures for the first cases and a note on the others.
 
-    `first` holds the ids of the answer's cases, the most important first. Their figures come before all others.
+    `first` holds the ids of the answer's cases, whose figures come first.
     """
     falls = sorted(
         _falls(losses, rows),

@@ -9,9 +9,8 @@ from ddpbench.strategies.base import Job, NoOptions, Replica, Strategy
 class Branches(Strategy[NoOptions]):
     """Model parallelism in which every rank computes its branch of the model on the full batch.
 
-    All outputs go to rank 0, which computes the head and the loss. Rank 0 sends the outputs' gradients back before
-    its branch's backward. The number of sent bytes grows with the batch, and not with the parameters.
-    Gradients of parameters are not exchanged.
+    Rank 0 gets all outputs, computes the head and the loss, and sends the outputs' gradients back. Bytes grow with the
+    batch, not with the parameters, whose gradients are not exchanged.
     """
 
     name = "branches"

@@ -82,10 +82,10 @@ class CompensatedHookStrategy(HookStrategy[OptionsT]):
 
     @abstractmethod
     def kept(self, state: Any, index: int) -> torch.Tensor:
-        """Return the values that this rank has stored for the bucket with this `index()`.
+        """Return the values that this rank has stored for the bucket with this `index()`. Called only in proofs.
 
-        The tensor must be as long as the bucket's `buffer()`. Its values are parts of the rank's own gradients, not
-        divided by the number of ranks. Called only in proofs.
+        The tensor is as long as the bucket's `buffer()`, of parts of the rank's own gradients, not divided by the
+        ranks.
         """
 
     def promise(self, options: OptionsT) -> Promise:

@@ -42,7 +42,6 @@ def dealt(layers: int, stages: int) -> list[range]:
 def sends_are_timed(case: Case) -> bool:
     """Return whether the sender, and not only the receiver, must record when a message ends.
 
-    Torch begins to send a message right after asking the stage for it, and usually only the receiver records the end.
     Between hosts, whose clocks differ, the receiver's record is not enough.
     """
     return case.nodes > 1 and not case.fabric

@@ -50,8 +50,7 @@ class Answers:
     def __init__(self, store: Store, *, size: int, world: str, nodes: Callable[[], Sequence[str]]) -> None:
         """Prepare answers for a world of `size` ranks.
 
-        `world` is a unique name. `nodes` returns the name of each rank's node, and may wait until all ranks have sent
-        their nodes' names.
+        `world` is a unique name. `nodes` returns each rank's node, perhaps after a wait for all ranks' answers.
         """
         self._store, self._size, self._world, self._nodes = store, size, world, nodes
         self._barriers = 0

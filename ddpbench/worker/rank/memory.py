@@ -9,10 +9,7 @@ import torch
 
 
 def reset_peak_memory(device: str) -> None:
-    """Reset the peak of memory use, so that memory needed only at the start doesn't count.
-
-    For example, a model may exist as a whole before it is sharded.
-    """
+    """Reset the peak of memory use, so that memory of the start (such as an unsharded model) doesn't count."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         return

@@ -96,10 +96,7 @@ class Profiler:
         return warm.step_ns / 1e9
 
     def block(self, pairs: int) -> None:
-        """Measure `pairs` pairs of steps. Each pair has a step with notes and one without.
-
-        Before the pairs, one step is made that is not measured.
-        """
+        """Measure `pairs` pairs of steps, with notes and without, after one step that is not measured."""
         self._clock.anchor()
         notes: list[list[tuple[int, Mark]] | None] = []
         self._step(-1)

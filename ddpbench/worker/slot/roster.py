@@ -267,9 +267,9 @@ def _counts(counts: Sequence[int]) -> str:
 
 
 def stands(case: Case, members: Sequence[Seat]) -> list[Stand]:
-    """Return each rank's cores and environment variables. Ranks that may use the same cores get separate parts of them.
+    """Return each rank's cores and environment variables. Ranks that may use the same cores get separate parts.
 
-    If the launcher has already bound ranks to separate cores, each rank keeps its cores.
+    Ranks that the launcher has bound to separate cores keep them.
     """
     threads = case.threads_per_rank * (case.world_size // len(members))
     pinned = case.compute == "real"  # a replay's ranks sleep

@@ -64,10 +64,10 @@ class Order:
         ]
 
     def runs(self, indices: Sequence[int], first: int) -> Runs:
-        """Return the positions of samples that were received when positions `first`, `first + 1`, ... were requested.
+        """Return the positions of samples received for the requested positions `first`, `first + 1`, ...
 
-        `indices` are the received samples' dataset indices. Positions are returned as runs (first, count). A sample
-        received instead of the requested one gets its position within the same pass.
+        `indices` are the received samples' dataset indices. Positions are runs (first, count); a sample that was not
+        requested gets its position within the same pass.
         """
         runs: list[tuple[int, int]] = []
         for index, asked in zip(indices, range(first, first + len(indices)), strict=True):

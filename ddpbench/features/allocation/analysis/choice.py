@@ -35,9 +35,9 @@ MOST_NAMED = 4
 class AllocationRequest:
     """The user's request for a proposal.
 
-    `where` selects among the curves of one strategy and workload. It maps names of options or of `Case`'s fields to the
-    wanted values. `waits_s` has queue waits in seconds by world size, as given by the user, not measured. If
-    `samples_per_epoch` is None, the length of the dataset that the proof recorded is used.
+    `where` selects among the curves of one strategy and workload, by names of options or of `Case`'s fields. `waits_s`
+    has the given queue waits (seconds) by world size. Without `samples_per_epoch`, the recorded dataset's length is
+    used.
     """
 
     strategy: str | None = None

@@ -37,8 +37,7 @@ class Saving:
 def saving_of(cases: Sequence[CaseRun], workload: str, mtbf_s: float) -> Saving:
     """Return the best snapshot period, from the costs measured in a case of this workload.
 
-    A case that measured recovery from failures is preferred to a case that only measured checkpoints. Among cases with
-    recovery, a killed rank (SIGKILL) is preferred to other failures, and then more ranks to fewer.
+    Cases with recovery are preferred, of these a killed rank (SIGKILL), and then more ranks.
 
     Raises:
         RequestError: no case of this workload measured the time of a snapshot.

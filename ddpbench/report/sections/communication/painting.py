@@ -107,8 +107,7 @@ def slowest_rate(rows: Iterable[Row]) -> float | None:
 def link_rate(row: Row) -> float | None:
     """Return the rate of the slowest link that a ring of all ranks crosses, GB/s. It bounds the ring's busbw.
 
-    With several nodes, this is the slowest node's link. Within one node it is a rank's link. Return None if no such
-    link was emulated.
+    It is the slowest node's or, within one node, a rank's. None if no such link was emulated.
     """
     links = links_of(row.case.fabric)
     if links is None:

@@ -118,7 +118,7 @@ class TfReplica(Replica):
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
         """Store the batch, and return a tensor for its loss. Instrumented steps also aggregate gradients here.
 
-        In other steps the returned tensor is NaN until `apply` writes the loss into it.
+        Otherwise it is NaN until `apply` writes the loss into it.
         """
         self._reduced = None
         with self.job.recorder.span("data"):
@@ -234,9 +234,8 @@ class TfReplica(Replica):
 def keras_sgd(optimizer: torch.optim.Optimizer) -> Any:
     """Return Keras' SGD with the settings of torch's SGD.
 
-    With momentum m, torch computes v = m v + g and w -= lr v, but Keras v = m v - lr g and w += v. Both are the same
-    while the learning rate is constant. Weight decay differs: torch adds it to the gradient, Keras subtracts it from
-    the weights.
+    With momentum m, torch computes v = m v + g and w -= lr v, Keras v = m v - lr g and w += v, which are the same while
+    lr is constant. Weight decay differs: torch adds it to the gradient, Keras subtracts it from the weights.
 
     Raises:
         ValueError: the optimizer is not SGD, or has settings that Keras' SGD lacks or interprets differently.
