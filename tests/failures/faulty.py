@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 from ddpbench.spec import Case
 from ddpbench.workloads import NoOptions, Workload
@@ -169,15 +169,6 @@ class OutOfMemoryInTurn(Sound):
 
     def trouble(self) -> Any:
         return OutOfMemory.trouble(self) if RANK == 1 and "DDPBENCH_TURN" in os.environ else None  # type: ignore[arg-type]
-
-
-class OwnLoaderWorkers(Sound):
-    """Its own loader has a worker."""
-
-    def loader(self, rank: int, world_size: int, batch: int) -> DataLoader[Any]:
-        return DataLoader(
-            self.dataset(NoOptions()), batch, num_workers=1, multiprocessing_context="forkserver"
-        )
 
 
 class OutOfMemory(Sound):

@@ -7,6 +7,9 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,15 +28,16 @@ from ddpbench.launch.sweep.interleaved import (
     rotations,
 )
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
+from ddpbench.launch.sweep.rotating import Rotating
 from ddpbench.launch.sweep.sweep import Sweep
 from ddpbench.launch.watch import LaunchRunner, RunningLaunch
 from ddpbench.naming import Namer
-from ddpbench.records import LaunchOutcome, RunDir
+from ddpbench.records import LaunchOutcome, Noise, RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.runtime.turnstile import Turnstile
-from ddpbench.spec import Case, PlannedCase
-from tests.failures.conftest import experiment_text, worker_processes, workload
-from tests.processes import TAG
+from ddpbench.spec import Budget, Case, PlannedCase
+from tests.failures.conftest import ROOT, experiment_text, worker_processes, workload
+from tests.processes import TAG, python_path
 
 
 class Outcomes(Listener):
@@ -188,9 +192,10 @@ def test_without_a_socket_launches_run_one_after_another_and_that_is_told(
         raise OSError("no sockets here")
 
     monkeypatch.setattr("ddpbench.launch.sweep.rotating.Turnstile", refused)
-    _, listener = swept(tmp_path, ["Sound"])
+    run, listener = swept(tmp_path, ["Sound"])
     outcomes = [outcome for each in listener.seen.values() for outcome in each]
     assert [(outcome.status, outcome.noise.in_turn) for outcome in outcomes] == [("ok", False)] * 4
+    assert min(record["steps"] for _, record in timed(run, 0)) < 10, "blocks are as short as in company"
     (warning,) = [text for text in listener.warned if "socket" in text]
     assert warning == "launches of a round run one after another: no socket can be made (no sockets here)"
 
@@ -295,6 +300,73 @@ def test_no_further_launch_begins_once_memory_is_short(monkeypatch: pytest.Monke
         together.start(str(begun), cast(RunningLaunch, Launch()), lambda *_: None)
         begun += 1
     assert begun == 2, "a third would use 900 of 1000 bytes"
+
+
+def test_launches_without_room_leave_the_round_and_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[str] = []
+    turnstile = cast(Turnstile, SimpleNamespace(leave=left.append))
+    together = InterleavedLaunches(turnstile)
+    monkeypatch.setattr(together, "has_room", lambda: len(together.running) < 2)
+    monkeypatch.setattr(
+        together, "start", lambda side, *_: together._running.setdefault(side, cast(Any, None))
+    )
+    made = cast(Any, {name: (lambda: None, lambda *_: None) for name in "abcd"})
+    assert together.start_all(made) == 2
+    assert left == ["c", "d"]
+    assert together.start_all(made) == 0, "the anchor and another still run"
+    together._running.clear()
+    monkeypatch.setattr(together, "has_room", lambda: False)
+    assert together.start_all(made) == 1, "one is always started"
+
+
+def test_a_launch_that_never_waited_for_its_turn_is_reported_once() -> None:
+    warned: list[str] = []
+    names = Namer(entry.case for entry in with_base(3))
+    progress = SimpleNamespace(plan=SimpleNamespace(names=names), warn=warned.append)
+    rotating = Rotating(cast(Any, None), cast(Any, progress), Listener(), Budget())
+    entry, other, _ = with_base(3)
+    for case, status, waited in (
+        (entry, "failed", False),
+        (other, "ok", True),
+        (entry, "ok", False),
+        (entry, "ok", False),
+    ):
+        outcome = LaunchOutcome(
+            case_id="x", round=0, purpose="measure", status=status, noise=Noise(in_turn=waited)
+        )
+        rotating._ended(case, lambda *_: None, outcome, 1.0)
+    (warning,) = warned
+    assert warning.startswith("launches of ddp")
+    assert warning.endswith(" run alone: its own loader has workers, which keep fetching")
+
+
+@pytest.mark.multiprocess
+def test_a_killed_sweep_leaves_no_process_and_the_next_one_removes_its_turnstile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary, run = tmp_path / "temporary", tmp_path / "run"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    path = tmp_path / "turns.toml"
+    path.write_text(experiment_text([workload("Sound")], turns="blocks", total="5 min", measured="30 s"))
+    sweep = subprocess.Popen(
+        [sys.executable, "-m", "ddpbench", "sweep", path, "--out", run],
+        env=os.environ | {"TMPDIR": str(temporary), "PYTHONPATH": python_path(ROOT)},
+    )
+    deadline = time.monotonic() + 120
+    while not any('"timed"' in file.read_text() for file in run.glob("cases/*/launch-00/rank-00000*.jsonl")):
+        assert time.monotonic() < deadline
+        assert sweep.poll() is None
+        time.sleep(0.1)
+    sweep.kill()
+    sweep.wait()
+    while worker_processes():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    for folder in temporary.glob("ddpbench-turns-*"):
+        os.utime(folder, (0, 0))
+    Turnstile().close()
+    assert not list(temporary.glob("ddpbench-turns-*"))
 
 
 def test_as_many_launches_as_fit_into_the_budget_run_at_once() -> None:
