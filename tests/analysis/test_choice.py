@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -57,8 +58,9 @@ def test_of_cases_that_cannot_be_told_apart_the_fastest_is_not_the_choice(tmp_pa
     assert found.chosen.case == DDP
     assert [run.case for run in found.tied] == [MASTER]
     assert not found.best
-    assert found.most_behind is not None
-    assert 1.0 < found.most_behind < 1.1
+    assert found.standing is not None
+    assert 0.0 < found.standing.longer < 0.1
+    assert re.fullmatch(r"\d\.\d %", found.standing.apart)
 
 
 def test_a_reference_that_is_slower_is_not_chosen(tmp_path: Path) -> None:
@@ -66,7 +68,7 @@ def test_a_reference_that_is_slower_is_not_chosen(tmp_path: Path) -> None:
     assert found.chosen.case == MASTER
     assert found.best
     assert [(run.case, round(ratio.value, 3)) for run, ratio in found.behind] == [(DDP, 1.083)]
-    assert found.most_behind is None
+    assert found.standing is None
 
 
 def test_four_launches_rank_nothing(tmp_path: Path) -> None:
