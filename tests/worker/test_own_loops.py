@@ -310,6 +310,32 @@ def test_the_random_state_of_all_that_a_step_may_draw_from_is_kept(monkeypatch: 
     assert [int(each) for each in devices] == [1, 2]
 
 
+@pytest.mark.parametrize("built_for", [None, torch.device("cuda")])
+def test_every_device_that_torch_was_built_for_is_seeded(
+    built_for: torch.device | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's own function keeps the stack of each call, for each kind of device that was not used yet."""
+    from ddpbench.worker.training import randomness
+
+    seeded = []
+
+    def seed_everywhere(seed: int) -> None:
+        seeded.append(seed)
+        torch.default_generator.manual_seed(seed)
+
+    torch.manual_seed(5)
+    expected = torch.rand(4)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: built_for)
+    monkeypatch.setattr(torch, "manual_seed", seed_everywhere)
+    randomness._for_cpus_alone.cache_clear()
+    try:
+        randomness.seed_all(5)
+    finally:
+        randomness._for_cpus_alone.cache_clear()
+    assert torch.equal(torch.rand(4), expected)
+    assert seeded == ([] if built_for is None else [5])
+
+
 REFUSED = [
     (
         "Closure",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import struct
 import sys
@@ -20,10 +21,23 @@ _NUMPYS = struct.Struct("<?624IQ?d")
 
 def seed_all(seed: int) -> None:
     """Seed torch on every device, the module `random`, and NumPy's global generator if NumPy is imported."""
-    torch.manual_seed(seed)
+    if _for_cpus_alone():
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
     random.seed(seed)
     if (numpy := _numpy_random()) is not None:
         numpy.seed(seed % 2**32)
+
+
+@functools.cache
+def _for_cpus_alone() -> bool:
+    """Return whether this torch was built without accelerators.
+
+    Its `manual_seed` formats and keeps the stack of each call, for devices that it will never have.
+    """
+    known: Any = getattr(torch, "accelerator", None)  # torch 2.5 has none
+    return known is not None and known.current_accelerator() is None
 
 
 def random_state() -> Any:
