@@ -621,7 +621,7 @@ class ClosureWithoutStep(Functions):
 
 
 class Sparse(Functions):
-    """An embedding whose gradient holds a few rows per batch, with the optimizer for sparse gradients."""
+    """An embedding whose gradient holds a few rows per batch."""
 
     class Net(nn.Module):
         """Words to a number."""
@@ -637,6 +637,13 @@ class Sparse(Functions):
 
     def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=0.1)
+
+
+class SparseRows(Sparse):
+    """A sparse embedding with an optimizer that takes only sparse gradients, and updates only their rows."""
+
+    def optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SparseAdam(list(parameters), lr=0.1)
 
 
 class SparseLoop(Sparse):

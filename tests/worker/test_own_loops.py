@@ -410,9 +410,12 @@ def test_ddp_sends_sparse_gradients_by_the_librarys_all_reduce_alone() -> None:
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("name", ["Sparse", "SparseLoop"])
-def test_sparse_gradients_are_proved_where_they_can_be_sent(name: str) -> None:
-    comparisons = run_ranks(proofs, 2, name, "ddp")[0]
+@pytest.mark.parametrize(
+    ("name", "strategy"),
+    [("Sparse", "ddp"), ("SparseLoop", "ddp"), ("SparseRows", "ddp"), ("SparseRows", "zero1")],
+)
+def test_sparse_gradients_are_proved_where_they_can_be_sent(name: str, strategy: str) -> None:
+    comparisons = run_ranks(proofs, 2, name, strategy)[0]
     assert all(passed for *_, passed, _ in comparisons), comparisons
     assert {dtype for _, dtype, *_ in comparisons} == {"float64", "float32"}
 

@@ -19,7 +19,7 @@ from ddpbench.worker.training.randomness import random_state, seed_all, set_rand
 from ddpbench.worker.training.training import Training
 from ddpbench.worker.training.types import NumberTypes
 from ddpbench.worker.verify.perturbed import perturb
-from ddpbench.worker.verify.values import Tensors, mean, share_memory, trained
+from ddpbench.worker.verify.values import Tensors, as_trained, mean, share_memory, trained
 from ddpbench.workloads import is_import_path
 
 
@@ -41,6 +41,8 @@ class ComparingRank(Protocol):
     """Why repeated steps of the user's class have different results; empty if no difference was seen."""
     packed: bool
     """True if samples are packed into rows of a batch, so that batches cannot be joined or split."""
+    sparse: set[str]
+    """The parameters whose gradient has been sparse in one process, by name."""
 
     def on_step(self) -> None: ...
     def blame(self, fault: str) -> None: ...
@@ -225,7 +227,8 @@ class OneProcess:
         Random draws are seeded as in the update of `rank` (default: this rank).
         """
         for name, parameter in model.named_parameters():
-            parameter.grad = gradient[name].clone() if name in gradient else None
+            sparse = name in self.prover.sparse
+            parameter.grad = as_trained(gradient[name], sparse=sparse) if name in gradient else None
         seed_update(self.training, self.prover.rank if rank is None else rank)
         with noticing_exchanges() as seen:
             optimizer.step()

@@ -52,6 +52,7 @@ class Prover:
         self.processes = training.place.processes
         self.group = getattr(control, "group", None)
         self.gathers = self.packed = False
+        self.sparse: set[str] = set()
         self._waits = False
         """True if the loss waits for other ranks, so that all ranks must compute it together."""
         self.proves_double = True
@@ -215,6 +216,9 @@ class Prover:
             loss = loss / parts if parts > 1 else loss
             (loss * factor if factor != 1 else loss).backward()  # type: ignore[no-untyped-call]
             self.on_step()
+        self.sparse |= {
+            name for name, each in model.named_parameters() if each.grad is not None and each.grad.is_sparse
+        }
         found = {
             name: torch.zeros_like(parameter)
             if parameter.grad is None

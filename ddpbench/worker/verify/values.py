@@ -18,6 +18,15 @@ def dense(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.to_dense() if gradient.is_sparse else gradient
 
 
+def as_trained(gradient: torch.Tensor, *, sparse: bool) -> torch.Tensor:
+    """Return a copy of a dense gradient for an update.
+
+    If the model's own gradient is sparse, so is the copy, which has the rows that are not zero. Optimizers such as
+    SparseAdam take no other gradients.
+    """
+    return gradient.to_sparse(1) if sparse else gradient.clone()
+
+
 def wide(tensor: torch.Tensor) -> torch.Tensor:
     """Return a copy of a tensor in double precision (complex128 if it is complex)."""
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
