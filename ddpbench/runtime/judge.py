@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -102,7 +103,13 @@ def _hung(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
     if not seen.hang:
         return None
     rank, error = seen.hung_rank or 0, seen.hang
-    if seen.hang_advice:  # steps don't show which rank lacks data: all stop at the same one
+    differ = unequal_collectives(records.directory, sorted(seen.ended_by_us)) if seen.hang_advice else ""
+    if differ:
+        error = (
+            f"ranks wait for one another in different collectives {seen.where(rank)} ({differ}): their steps differ, "
+            f"for example because each uses other blocks of the model for its own batch; {seen.hang_end}"
+        )
+    elif seen.hang_advice:  # steps don't show which rank lacks data: all stop at the same one
         for each in sorted(seen.ended_by_us):
             place = waiting_for_data(records.directory, each)
             if place is not None:
@@ -301,6 +308,33 @@ because they have a comma after the line number.
 """
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in ')
 _STACKS_BYTES = 1 << 18
+
+
+_COLLECTIVE = re.compile(
+    r'File "[^"]*torch/distributed/distributed_c10d\.py", line \d+ in '
+    r"_?((?:all_|reduce|broadcast|barrier|gather|scatter)\w*)"
+)
+"""Pattern of a stack frame in which a rank waits for a collective of all ranks of a group."""
+
+
+def unequal_collectives(directory: LaunchDir, ranks: Sequence[int]) -> str:
+    """Describe the collectives in which ranks wait, from the stacks in their logs, such as `rank 0 in all_gather`.
+
+    The result is empty if some rank is in no collective, or if all are in the same one.
+    """
+    found: dict[int, str] = {}
+    for rank in ranks:
+        _, current, stack = log_end(directory, rank).rpartition("Current thread ")
+        innermost = _COLLECTIVE.search(stack) if current else None
+        if innermost is None:
+            return ""
+        found[rank] = innermost[1]
+    if len(set(found.values())) < 2:
+        return ""
+    first = {name: rank for rank, name in reversed(found.items())}
+    return ", ".join(
+        f"rank {rank} in {name}" for name, rank in sorted(first.items(), key=lambda each: each[1])
+    )
 
 
 def waiting_for_data(directory: LaunchDir, rank: int) -> str | None:

@@ -38,6 +38,8 @@ class Seen:
     ended_by_us: set[int] = field(default_factory=set)
     ended_at: float | None = None
     hang: str = ""
+    hang_end: str = ""
+    """Words on how a hang was ended, for a message on it."""
     hang_advice: str = ""
     """Template for the end of the message on a hang, with a field `what` for what may take long. Empty if the cause is
     known.
@@ -112,10 +114,8 @@ class Seen:
             )
             return
         self.hung_rank = min(self.left, key=lambda rank: _progress(self.pulse(rank)))
-        self.hang_advice = (
-            f"ended after {timeout_s:g} s without progress. The ranks' stacks are in their logs; "
-            f"raise {setting} if {{what}} takes that long"
-        )
+        self.hang_end = f"ended after {timeout_s:g} s without progress. The ranks' stacks are in their logs"
+        self.hang_advice = f"{self.hang_end}; raise {setting} if {{what}} takes that long"
         self.hang = (
             f"rank {self.hung_rank} made no step {self.where(self.hung_rank)}; "
             + self.hang_advice.format(what="a step")

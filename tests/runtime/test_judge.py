@@ -26,7 +26,15 @@ from ddpbench.records.heartbeat import Pulse
 from ddpbench.records.reader import RankRecords
 from ddpbench.records.schema import Record
 from ddpbench.runtime.finished import Endings
-from ddpbench.runtime.judge import Took, conclude, judge, measured_seconds, waited_seconds, waiting_for_data
+from ddpbench.runtime.judge import (
+    Took,
+    conclude,
+    judge,
+    measured_seconds,
+    unequal_collectives,
+    waited_seconds,
+    waiting_for_data,
+)
 from ddpbench.runtime.watchdog import GRACE_S, REAP_S, Seen
 from tests.synthetic import RankLaunch, case_of, write_launch
 
@@ -118,6 +126,40 @@ def test_stacks_tell_who_waits_for_data(tmp_path: Path, top: str, file: str, fou
     text = raised + STACKS.format(top=top, file=file, function="f")
     directory.log(0).write_text(text, encoding="utf-8")
     assert waiting_for_data(directory, 0) == found
+
+
+@pytest.mark.parametrize(
+    ("waits", "found"),
+    [
+        (
+            ("reduce_scatter_single", "all_gather_single"),
+            "rank 0 in reduce_scatter_single, rank 1 in all_gather_single",
+        ),
+        (("all_reduce", "barrier", "barrier"), "rank 0 in all_reduce, rank 1 in barrier"),
+        (("_all_gather_base", "broadcast"), "rank 0 in all_gather_base, rank 1 in broadcast"),
+        (("all_reduce", "all_reduce"), ""),
+        (("all_reduce", "recv"), ""),
+        (("all_reduce", None), ""),
+    ],
+)
+def test_stacks_tell_that_ranks_wait_in_different_collectives(
+    tmp_path: Path, waits: tuple[str | None, ...], found: str
+) -> None:
+    directory = LaunchDir(tmp_path)
+    torch = "/x/site-packages/torch/distributed/distributed_c10d.py"
+    for rank, each in enumerate(waits):
+        text = STACKS.format(top=torch, file="training/training.py", function=each) if each else "no stack"
+        directory.log(rank).write_text(text, encoding="utf-8")
+    assert unequal_collectives(directory, range(len(waits))) == found
+    seen = Seen(ranks=len(waits), alive_at=0.0)
+    for rank in range(len(waits)):
+        seen.beat(rank, Pulse(4, "warm-up"), now=1.0)
+    seen.explain_hang([], 60.0, "budget.hang_timeout")
+    seen.ended_by_us |= set(range(len(waits)))
+    said = judge(LaunchRecords(directory, ()), seen, purpose="measure", oom=False)
+    assert said.status == "hung"
+    assert (f"different collectives in warm-up after 4 steps ({found})" in said.error) == bool(found)
+    assert ("raise budget.hang_timeout" in said.error) != bool(found)
 
 
 def test_killed_and_not_heard_of_ends_the_wait() -> None:

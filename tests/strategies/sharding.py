@@ -25,6 +25,9 @@ Values = dict[str, torch.Tensor]
 class Stack(nn.Module):
     """Two blocks between two layers outside blocks; 7 and 5 rows divide unevenly over 2, 3 and 4 ranks."""
 
+    used = 2
+    """The number of blocks that forward uses."""
+
     def __init__(self) -> None:
         super().__init__()
         self.entry = nn.Linear(FEATURES, WIDTH)
@@ -35,7 +38,7 @@ class Stack(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = torch.tanh(self.entry(x))
-        for block in self.blocks:
+        for block in self.blocks[: self.used]:
             x = torch.tanh(block(x))
         out: torch.Tensor = self.frozen(self.head(x))
         return out
@@ -142,6 +145,24 @@ def overflowed(rank: int, processes: int, strategy: str) -> tuple[bool, bool]:
         found.append(all(torch.equal(before[name], after[name]) for name in before))
         replica.close()
     return found[0], not found[1]
+
+
+def left_out(rank: int, processes: int) -> list[str]:
+    """Return the errors of three steps under FSDP: with both blocks, without gradients and blocks, with one block."""
+    model, found = make_stack(), []
+    replica = _build(rank, processes, "fsdp", {}, adamw, model, NullRecorder())
+    for used, evaluates in ((2, False), (2, True), (1, False)):
+        try:
+            if evaluates:
+                model.used = 0
+                with torch.no_grad():
+                    model(shard(rank, 0)[0])
+            model.used = used
+            replica.gradients_of(*shard(rank, 0))
+            found.append("")
+        except RuntimeError as error:
+            found.append(str(error))
+    return found
 
 
 def _run(replica: Replica, rank: int, first: int, dtype: torch.dtype) -> Seen:

@@ -16,7 +16,7 @@ from ddpbench.records import COMPUTE_SPANS, CommRecord, StepRecord
 from ddpbench.spec import Case, Devices, expand, parse_experiment
 from ddpbench.strategies import load_strategy
 from tests.ranks import run_ranks
-from tests.strategies.sharding import STEPS, Seen, Values, make_stack, one_process, overflowed, runs
+from tests.strategies.sharding import STEPS, Seen, Values, left_out, make_stack, one_process, overflowed, runs
 
 SETUPS: dict[str, tuple[str, dict[str, Any], str, torch.dtype]] = {
     "zero1": ("zero1", {}, "adamw", torch.float64),
@@ -89,6 +89,13 @@ def test_zero1_leaves_replicas_bit_equal(setup: str, world_size: int) -> None:
 @pytest.mark.ranks
 def test_an_infinite_number_in_one_rank_s_shard_leaves_the_update_out_on_all() -> None:
     assert run_ranks(overflowed, 3, "fsdp") == [(True, True)] * 3
+
+
+@pytest.mark.ranks
+def test_fsdp_refuses_a_step_that_uses_other_blocks() -> None:
+    for whole, evaluated, other in run_ranks(left_out, 2):
+        assert not whole + evaluated
+        assert "the model uses blocks.1 in only some steps" in other
 
 
 def rows(length: int, rank: int, world_size: int) -> int:

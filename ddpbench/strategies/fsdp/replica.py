@@ -19,6 +19,7 @@ from ddpbench.strategies.fsdp import FsdpOptions
 from ddpbench.strategies.fsdp.lost import LostParts
 from ddpbench.strategies.local import LocalReplica
 from ddpbench.strategies.own_step import each_part, network_of
+from ddpbench.units import series_of
 
 # Torch 2.13 has new names for these collectives and warns about the old ones.
 _all_gather: Callable[..., dist.Work | None] = (
@@ -46,6 +47,7 @@ class FsdpReplica(LocalReplica):
             else:
                 each_part(network_of(job), lambda part: _shard(job, part, options, mesh))
         super().__init__(job)  # only after sharding, so that the optimizer gets the shards
+        self._used = UsedBlocks(job.model)
         self._options = options
         self._comms: list[NotedCollective] = []
         # On a GPU, collectives run on FSDP's own streams, and it is not visible when the computing stream waits for
@@ -53,6 +55,16 @@ class FsdpReplica(LocalReplica):
         if job.recorder.active and job.device.type == "cpu":
             for number, module in enumerate(_sharded(job.model)):
                 self._note(number, module)
+
+    def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
+        job = self.job
+        with job.recorder.span("forward"):
+            self._used.begin()
+            loss = job.loss(job.model(inputs), targets)
+            self._used.check()
+        with job.recorder.span("backward"):
+            loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
 
     def own_parameters(self) -> dict[str, torch.Tensor]:
         return {name: _whole(parameter.detach()) for name, parameter in self._trained()}
@@ -69,6 +81,7 @@ class FsdpReplica(LocalReplica):
         return LostParts(self.job.model, self._hooked, in_blocks=self._options.wrap == "blocks")
 
     def close(self) -> None:
+        self._used.close()
         for comm in self._comms:
             comm.recorder = None
         for parameter in self.job.model.parameters():
@@ -163,6 +176,49 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
         )
     whole: torch.Tensor = tensor.full_tensor()
     return whole
+
+
+class UsedBlocks:
+    """Checks that each forward of a sharded model uses the same blocks.
+
+    Each block is a collective of all ranks. If a forward uses other blocks on one rank than on another, as a mixture of
+    experts may, ranks wait for one another, or one rank's weights go into another rank's block.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._names = {id(each): name for name, each in model.named_modules() if isinstance(each, FSDPModule)}
+        self._now: set[int] = set()
+        self._usual: set[int] = set()
+        """The blocks that the first forward used."""
+        modules = [each for each in model.modules() if id(each) in self._names]
+        self._hooks = [each.register_forward_pre_hook(self._note) for each in modules if len(modules) > 1]
+
+    def begin(self) -> None:
+        """Begin a forward."""
+        self._now.clear()
+
+    def check(self) -> None:
+        """Compare the blocks that the forward has used with those of the first forward.
+
+        Raises:
+            RuntimeError: they differ.
+        """
+        self._usual = self._usual or set(self._now)
+        if self._now != self._usual:
+            names = sorted(self._names[each].removeprefix("network.") for each in self._now ^ self._usual)
+            raise RuntimeError(
+                f"the model uses {series_of(names)} in only some steps, but fsdp's ranks gather every block "
+                "together, so they would wait for one another or train wrong weights: use master, or ddp with "
+                "options.ddp.find_unused_parameters = true"
+            )
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for each in self._hooks:
+            each.remove()
+
+    def _note(self, module: nn.Module, _inputs: Any) -> None:
+        self._now.add(id(module))
 
 
 class NotedCollective:
