@@ -409,7 +409,21 @@ class Twice(torch.optim.SGD):
         super().step()
         self.zero_grad()
 """
+REGISTRY = """
+MADE = {}
+def register(name):
+    def keep(function):
+        MADE[name] = function
+        return function
+    return keep
+
+@register("linear")
+def linear(inputs):
+    return nn.Linear(inputs, 1)
+"""
+REGISTERED = "model = MADE['linear'](4)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.05)"
 AGREES: dict[str, tuple[str, str, str]] = {
+    "a registry": (REGISTRY, REGISTERED, PLAIN),
     "an update in two steps": (
         SAM,
         "optimizer = Twice(model.parameters(), lr=0.05)",
@@ -463,6 +477,12 @@ def test_a_common_shape_is_in_the_class(name: str, tmp_path: Path, monkeypatch: 
     agrees(tmp_path, source_of(*AGREES[name]), monkeypatch)
 
 
+def test_a_registry_that_the_training_fills_is_to_be_done(tmp_path: Path) -> None:
+    before = f"keep = register('linear')\nkeep(lambda inputs: nn.Linear(inputs, 1, bias=False))\n{REGISTERED}"
+    _, found = written(tmp_path, source_of(REGISTRY, before))
+    assert found.is_open, found.whole
+
+
 @pytest.mark.parametrize(
     "does",
     [
@@ -495,6 +515,187 @@ def test_a_sampler_over_other_samples_is_noted(tmp_path: Path) -> None:
     made = f"loader = DataLoader(TensorDataset(X, Y), batch_size=8, {sampler})"
     _, found = written(tmp_path, source_of(before=made))
     assert sampler in "\n".join(found.notes)
+
+
+FACTORY = """
+def make_step(model, optimizer, scale=1.0):
+    TOP
+    def step(x, y):
+        loss = F.mse_loss(model(x), y) * scale
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+    return step
+"""
+METHOD = """
+class Agent:
+    def __init__(self, model, optimizer):
+        self.net, self.opt = model, optimizer
+    def NAME(self, x, y):
+        loss = F.mse_loss(self.net(x), y) * 0.5
+        self.opt.zero_grad()
+        loss.backward()
+        self.opt.step()
+        return loss
+"""
+STEP = """
+def train_on(model, optimizer, x, y):
+    loss = F.mse_loss(model(x), y) * 0.5
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return RETURNS
+"""
+BY_VALUE: dict[str, tuple[str, str, str]] = {
+    "a function that returns the step": (
+        FACTORY.replace("TOP", "pass"),
+        "train = make_step(model, optimizer, scale=0.5)",
+        "train(x, y)",
+    ),
+    "a factory and a name like the step's": (
+        FACTORY.replace("TOP", "pass"),
+        "step = make_step(model, optimizer, 0.5)",
+        "loss = step(x, y)",
+    ),
+    "a factory that returns two functions": (
+        FACTORY.replace("TOP", "pass").replace("return step", "return step, lambda x: model(x)"),
+        "train, evaluate = make_step(model, optimizer, 0.5)",
+        "train(y=y, x=x)",
+    ),
+    "a step that is passed to a function": (
+        FACTORY.replace("TOP", "pass") + "def go(do, x, y):\n    return do(x, y)",
+        "train = make_step(model, optimizer, scale=0.5)",
+        "train(x, y)",
+    ),
+    "another name for the step": (
+        STEP.replace("RETURNS", "loss"),
+        "do = train_on",
+        "loss = do(model, optimizer, x, y)",
+    ),
+    "a method of an object": (
+        METHOD.replace("NAME", "learn"),
+        "agent = Agent(model, optimizer)",
+        "agent.learn(x, y)",
+    ),
+    "an object that is called": (
+        METHOD.replace("NAME", "__call__"),
+        "agent = Agent(model, optimizer)",
+        "loss = agent(x, y)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BY_VALUE)
+def test_a_step_that_a_variable_holds_is_in_the_class(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agrees(tmp_path, source_of(*BY_VALUE[name]), monkeypatch)
+
+
+def test_a_factory_called_twice_has_the_arguments_of_the_step_that_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = "plain = make_step(model, optimizer)\ntrain = make_step(model, optimizer, scale=0.25)"
+    agrees(tmp_path, source_of(FACTORY.replace("TOP", "pass"), before, "train(x, y)"), monkeypatch)
+
+
+@pytest.mark.parametrize("top", ["model.weight.data.zero_()", "nn.init.ones_(model.weight)"])
+def test_what_a_factory_does_to_the_model_is_to_be_done(top: str, tmp_path: Path) -> None:
+    source = source_of(FACTORY.replace("TOP", top), "train = make_step(model, optimizer)", "train(x, y)")
+    _, found = written(tmp_path, source)
+    assert found.is_open, found.whole
+    line = line_of(source, "train = make_step(model, optimizer)")
+    assert f"model(): do there what line {line} does: `train = make_step(model, optimizer)`." in found.left
+
+
+def test_a_count_in_a_factory_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    factory = FACTORY.replace("TOP", "seen = 0").replace(
+        "loss = F", "nonlocal seen\n        seen += 1\n        loss = F"
+    )
+    source = source_of(
+        factory.replace("* scale", "/ seen"), "train = make_step(model, optimizer)", "train(x, y)"
+    )
+    check(tmp_path, source, monkeypatch)
+
+
+AROUND = {
+    "a changed input": "x = x * 2\nCALL",
+    "an input that is changed in place": "x.mul_(2)\nCALL",
+    "an entry": "x[:, 0] = 0\nCALL",
+    "an input changed by a condition": "if i > 2:\n    x = x / 2\nCALL",
+    "two steps": "CALL\nCALL",
+    "a step that only some batches make": "if i % 2:\n    CALL",
+    "several steps per batch": "for _ in range(3):\n    CALL",
+    "a clip after the call": "CALL\nnn.utils.clip_grad_norm_(model.parameters(), 1.0)\noptimizer.step()",
+    "a schedule of some batches": "CALL\nif i % 2:\n    schedule.step()",
+    "inputs of the last batch": "if i:\n    CALL_LAST\nlast = x",
+}
+CALLS = {
+    "a function": (STEP.replace("RETURNS", "loss.item()"), "pass", "train_on(model, optimizer, x, y)"),
+    "a function that returns the loss": (
+        STEP.replace("RETURNS", "loss"),
+        "pass",
+        "loss = train_on(model, optimizer, x, y)",
+    ),
+    "a factory": (FACTORY.replace("TOP", "pass"), "train = make_step(model, optimizer)", "train(x, y)"),
+    "a method": (METHOD.replace("NAME", "learn"), "agent = Agent(model, optimizer)", "agent.learn(x, y)"),
+}
+
+
+@pytest.mark.parametrize("calls", CALLS)
+@pytest.mark.parametrize("around", AROUND)
+def test_what_a_loop_does_around_its_step_is_to_be_done(around: str, calls: str, tmp_path: Path) -> None:
+    top, before, call = CALLS[calls]
+    last = call.replace("x, y", "last, y")
+    before += "\nschedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)"
+    step = AROUND[around].replace("CALL_LAST", last).replace("CALL", call)
+    _, found = written(tmp_path, source_of(top, before, step))
+    assert found.is_open, found.whole
+
+
+@pytest.mark.parametrize("calls", CALLS)
+@pytest.mark.parametrize("around", ["x = x.to('cpu')\nCALL", "CALL\nseen = x", "CALL\ny = y * 2"])
+def test_a_move_before_the_step_is_no_matter(
+    around: str, calls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top, before, call = CALLS[calls]
+    agrees(tmp_path, source_of(top, before, around.replace("CALL", call)), monkeypatch)
+
+
+@pytest.mark.parametrize("calls", CALLS)
+def test_a_schedule_after_the_step_is_in_the_class(
+    calls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top, before, call = CALLS[calls]
+    before += "\nschedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)"
+    agrees(tmp_path, source_of(top, before, f"{call}\nschedule.step()"), monkeypatch)
+
+
+def test_a_step_that_no_loop_is_seen_to_call_is_described(tmp_path: Path) -> None:
+    top = STEP.replace("RETURNS", "loss") + "KNOWN = {'plain': train_on}"
+    source = source_of(top, step="KNOWN['plain'](model, optimizer, x, y)")
+    _, found = written(tmp_path, source)
+    line = line_of(source, "loss.backward()")
+    wanted = "do what train_on() does with these arguments for one batch"
+    assert (
+        f"step(): {wanted} (line {line} calls backward()); return the loss. No loop that calls train_on() was found."
+        in (found.left)
+    )
+    assert "def step(self, model, batch, optimizer):" in found.text
+    assert "def optimizer(self, model):" in found.text
+
+
+@pytest.mark.parametrize(
+    "kept", ["loss = optimizer.step(closure)", "optimizer.step(closure)", "optimizer.step(closure=closure)"]
+)
+def test_the_loss_of_a_closure_is_the_step_s(
+    kept: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = "optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3)"
+    body = "optimizer.zero_grad()\n    loss = F.mse_loss(model(x), y)\n    loss.backward()\n    return loss"
+    step = f"def closure():\n    {body}\n{kept}"
+    agrees(tmp_path, source_of(before=before, step=step), monkeypatch)
 
 
 LOOPS = """

@@ -581,6 +581,22 @@ def test_a_script_that_cannot_be_read_is_refused_in_a_sentence(
     assert source is None or path.read_text() == source
 
 
+def test_a_notebook_and_its_commands_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "train.ipynb"
+    path.write_text('{"cells": []}', encoding="utf-8")
+    assert run(["init", str(path)]) == 2
+    said = f"ddpbench: {path} is a notebook: export it (jupyter nbconvert --to script), and give the script\n"
+    assert capsys.readouterr().err == said
+    script = tmp_path / "train.py"
+    for line in ("%matplotlib inline", "!pip install tqdm"):
+        script.write_text(f"import torch\n{line}\n", encoding="utf-8")
+        assert run(["init", str(script)]) == 2
+        wanted = (
+            f"{script}, line 2: not valid Python: invalid syntax (remove the notebook's command `{line}`)"
+        )
+        assert wanted in capsys.readouterr().err
+
+
 @pytest.mark.ranks
 def test_the_class_is_printed_and_where_it_goes_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     path = EXAMPLES / "train_before.py"

@@ -30,14 +30,15 @@ def _keeps(decorator: ast.expr, script: Script) -> bool:
     name = last_name(decorator)
     function = script.functions.get(name)
     if isinstance(decorator, ast.Call) and function is not None:
-        function = _returned(function)
+        function = returned_function(function)
         return function is not None and _passes_on(function)
     if function is not None:
         return _passes_on(function)
     return name not in script.classes and (name in _KEEPING or name.startswith(_REGISTERING))
 
 
-def _returned(function: FunctionNode) -> FunctionNode | None:
+def returned_function(function: FunctionNode) -> FunctionNode | None:
+    """Return the inner function that a function returns; None if it may return anything else."""
     inner = {each.name: each for each in function.body if isinstance(each, ast.FunctionDef)}
     found = [each.value for each in here(function.body) if isinstance(each, ast.Return)]
     return inner.get(last_name(found[0])) if len(found) == 1 and isinstance(found[0], ast.Name) else None
@@ -47,7 +48,7 @@ def _passes_on(decorator: FunctionNode) -> bool:
     if len(decorator.args.args) != 1:
         return False
     name = decorator.args.args[0].arg
-    inner = _returned(decorator)
+    inner = returned_function(decorator)
     if inner is None:
         found = [each.value for each in here(decorator.body) if isinstance(each, ast.Return)]
         stores = any(isinstance(e.ctx, ast.Store) for e in _names(decorator, {name}))

@@ -511,7 +511,7 @@ class Effects:
     def _does(self, call: ast.Call, where: _Where) -> str:
         """Return the part of the training, such as `model`, that a call changes; empty if surely none."""
         func, name = call.func, last_name(call)
-        called = self._called(call, where.scope)
+        called = self.loop.body_scope if call is self.loop.call else self._called(call, where.scope)
         taint: dict[str, str] = {}
         if called is not None:
             if (id(called.node) in self.trunk and not where.helper) or self._stands_in_loop(call, called):

@@ -14,6 +14,7 @@ from ddpbench.launch.own_class.script import first_name, here, last_name, place_
 from ddpbench.launch.own_class.source import MethodLines, folded, name_of
 from ddpbench.launch.own_class.steps import (
     before_backward,
+    calls_back,
     carried,
     is_effect,
     named_losses,
@@ -34,15 +35,28 @@ class LoopMethods(Reading):
     def _training(self) -> list[MethodLines]:
         loop = self.loop
         if loop is None:
-            wanted = "compute the loss of a batch: the mean over its samples"
-            self.left.append(f"loss(): {wanted}; no loop that calls backward() was found.")
-            return [MethodLines("loss", ("model", "batch"), [f"...  # {wanted}"])]
+            return [self._without_loop()]
         if self.batch.target is None:
             self.left.append("No loader was found that the training loop goes through: say what a batch is.")
         if not self.updates.owns and (found := self._loss(loop)) is not None:
             return [found]
         self.updates.owns = self.updates.owns or "what a loss() cannot have"
         return [self._step(loop)]
+
+    def _without_loop(self) -> MethodLines:
+        """Return a `step` or `loss` to fill in, for a script in which no training loop was found."""
+        if self.apart is None:
+            wanted = "compute the loss of a batch: the mean over its samples"
+            self.left.append(f"loss(): {wanted}; no loop that calls backward() was found.")
+            return MethodLines("loss", ("model", "batch"), [f"...  # {wanted}"])
+        scope, call = self.apart
+        name = getattr(scope.node, "name", "")
+        what = f"what {name}() does" if name else "the step"
+        wanted = f"do {what} with these arguments for one batch (line {call.lineno} calls backward()); return the loss"
+        self.left.append(
+            f"step(): {wanted}. No loop that calls {name or 'it'}{'()' if name else ''} was found."
+        )
+        return MethodLines("step", ("model", "batch", "optimizer"), [f"...  # {wanted}"])
 
     def _loss(self, loop: TrainingLoop) -> MethodLines | None:
         statements = without_moves(self.body, loop.body_scope, self.tracer, self.batch.drawn)
@@ -307,6 +321,8 @@ def _returns_loss(loop: TrainingLoop) -> bool:
     function = loop.body_scope.node
     if isinstance(function, ast.Module) or loop.body_scope.own is not None:
         return False
+    if loop.call is None or last_name(loop.call) != function.name or loop.maker is not None:
+        return False  # the name that the loop calls is not the function's
     returned = returned_by(function)
     return bool(returned) and not any(
         isinstance(each, ast.Tuple | ast.Dict | ast.Constant) or ".item()" in ast.unparse(each)
@@ -356,7 +372,10 @@ def _loss_name(statements: list[ast.stmt]) -> str:
         names = parameters_of(function)
         returns = any(isinstance(each, ast.Name) and each.id == inner for each in returned_by(function))
         for each in here(statements) if inner else ():
-            if isinstance(each, ast.Assign) and last_name(each.value) == function.name and returns:
+            called = isinstance(each, ast.Assign) and (
+                last_name(each.value) == function.name or calls_back(each.value, function.name)
+            )
+            if isinstance(each, ast.Assign) and called and returns:
                 target = each.targets[0]
                 if isinstance(target, ast.Name) and isinstance(each.value, ast.Call):
                     return target.id

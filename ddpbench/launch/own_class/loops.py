@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ddpbench.launch.own_class.bindings import Scope, Tests, key_of, simple_statements
 from ddpbench.launch.own_class.script import FunctionNode, Script, first_name, here, in_step, last_name
-from ddpbench.launch.own_class.tracing import Tracer, parameters_of
+from ddpbench.launch.own_class.tracing import Origin, Tracer, parameters_of
 from ddpbench.launch.own_class.trees import walk
 
 _QUIET = ("no_grad", "inference_mode")
@@ -32,6 +32,10 @@ class TrainingLoop:
     """The call for each batch, if a function of the script makes the step."""
     stands: ast.AST | None = None
     """The script's comprehension from which `node` is made; None if the script has a loop statement."""
+    others: tuple[ast.Call, ...] = ()
+    """The other calls in the loop that train."""
+    maker: Scope | None = None
+    """The call of the function that returns the step's function; None if the script defines that function elsewhere."""
 
 
 def is_backward(node: ast.AST) -> bool:
@@ -48,6 +52,17 @@ def training_loops(tracer: Tracer) -> list[TrainingLoop]:
     found = [each for scope in tracer.scopes for each in _in_scope(tracer, scope)]
     with_step = [each for each in found if _steps(each.body)]
     return list({id(each.node): each for each in with_step or found}.values())
+
+
+def backward_apart(tracer: Tracer) -> tuple[Scope, ast.Call] | None:
+    """Return the script's first call of `backward` and the function that contains it; None if nothing calls it."""
+    found = [
+        (scope, each)
+        for scope in tracer.scopes
+        for each in here(scope.node.body)
+        if isinstance(each, ast.Call) and is_backward(each)
+    ]
+    return min(found, key=lambda each: each[1].lineno, default=None)
 
 
 def other_trainings(tracer: Tracer, loop: TrainingLoop) -> list[tuple[ast.Call, list[ast.Call]]]:
@@ -80,6 +95,8 @@ def other_trainings(tracer: Tracer, loop: TrainingLoop) -> list[tuple[ast.Call, 
 
 def follow_training(tracer: Tracer, loop: TrainingLoop) -> None:
     """For the functions around a loop, make the tracer use the arguments of training calls, not of evaluation calls."""
+    if loop.maker is not None and loop.maker.call is not None and loop.maker.caller is not None:
+        tracer.trains_by[id(loop.maker.node)] = (loop.maker.call, loop.maker.caller)
     scope, seen = loop.body_scope if loop.call is None else loop.scope, set[int]()
     while not isinstance(scope.node, ast.Module) and id(scope.node) not in seen:
         seen.add(id(scope.node))
@@ -224,22 +241,40 @@ def _trains(tracer: Tracer, loop: ast.For | ast.AsyncFor | ast.While, scope: Sco
         body = loop.body
     if body is not None:
         return TrainingLoop(loop, scope, [*_nested(scope, body), *body], scope)
-    for node in here(loop.body):
-        if not isinstance(node, ast.Call):
-            continue
-        function = _called(tracer, node, scope)
-        if function is None or isinstance(function.node, ast.Module):
-            continue
-        inside = list(here(function.node.body))
-        looped = any(isinstance(each, _LOOPS) and any(map(is_backward, here(each.body))) for each in inside)
-        if any(map(is_backward, inside)) and not (looped and _steps(function.node.body) == 0):
-            if looped and any(isinstance(each, _LOOPS) and _steps(each.body) for each in inside):
-                continue  # an epoch, in which its loop is found
-            inlined = _inlined(loop.body, node, function.node)
-            if inlined is not None:
-                return TrainingLoop(loop, scope, [*_nested(scope, inlined), *inlined], scope)
-            return TrainingLoop(loop, scope, function.node.body, function, node)
-    return None
+    return _by_function(tracer, loop, scope)
+
+
+def _by_function(
+    tracer: Tracer, loop: ast.For | ast.AsyncFor | ast.While, scope: Scope
+) -> TrainingLoop | None:
+    """Describe a loop whose step is made by a function; return None if none of the called functions trains."""
+    found = [
+        (node, *called)
+        for node in here(loop.body)
+        if isinstance(node, ast.Call) and (called := _called(tracer, node, scope)) is not None
+        if _makes_step(called[0])
+    ]
+    found = [each for each in found if not tracer.is_untaken(_tests_of(scope, each[0]), scope)] or found
+    if not found:
+        return None
+    call, function, maker = found[0]
+    assert not isinstance(function.node, ast.Module)
+    others = tuple(each for each, _, _ in found[1:] if not _excludes(scope, call, each))
+    inlined = _inlined(loop.body, call, function.node)
+    if inlined is not None:
+        return TrainingLoop(loop, scope, [*_nested(scope, inlined), *inlined], scope, others=others)
+    return TrainingLoop(loop, scope, function.node.body, function, call, others=others, maker=maker)
+
+
+def _makes_step(function: Scope) -> bool:
+    """Return whether a function calls `backward`, and is not itself a training loop."""
+    if isinstance(function.node, ast.Module):
+        return False
+    inside = list(here(function.node.body))
+    loops = [each for each in inside if isinstance(each, _LOOPS) and any(map(is_backward, here(each.body)))]
+    if not any(map(is_backward, inside)) or (loops and _steps(function.node.body) == 0):
+        return False
+    return not any(_steps(each.body) for each in loops)
 
 
 def _inlined(body: list[ast.stmt], call: ast.Call, function: FunctionNode) -> list[ast.stmt] | None:
@@ -374,15 +409,57 @@ def _nested(scope: Scope, body: list[ast.stmt]) -> list[ast.stmt]:
     return [each for name, each in known.items() if name in wanted and each not in body]
 
 
-def _called(tracer: Tracer, call: ast.Call, scope: Scope) -> Scope | None:
+def _called(tracer: Tracer, call: ast.Call, scope: Scope) -> tuple[Scope, Scope | None] | None:
+    """Return the script's function that a call runs; None if unknown.
+
+    It comes with the call of another function if that call returned it, otherwise with None.
+    """
     if isinstance(call.func, ast.Name) and call.func.id in tracer.script.functions:
-        return Scope(tracer.script.functions[call.func.id], None, call, scope)
+        return Scope(tracer.script.functions[call.func.id], None, call, scope), None
     if isinstance(call.func, ast.Attribute) and first_name(call.func) == "self" and scope.own is not None:
         overridden = tracer.script.is_overridden(scope.own, call.func.attr)
         for each in tracer.scopes if not overridden else ():
             if each.own is scope.own and getattr(each.node, "name", "") == call.func.attr:
-                return Scope(each.node, each.own, call, scope)
-    return None
+                return Scope(each.node, each.own, call, scope), None
+    return _by_value(tracer, call, scope)
+
+
+def _by_value(tracer: Tracer, call: ast.Call, scope: Scope) -> tuple[Scope, Scope | None] | None:
+    """Return what `_called` returns, for a function in a variable and for a method of an object in a variable."""
+    steps = [each for each in tracer.scopes if _makes_step(each)]
+    if not steps or not isinstance(call.func, ast.Name | ast.Attribute):
+        return None
+    if isinstance(call.func, ast.Attribute) and any(_name(each) == call.func.attr for each in steps):
+        made = tracer.trace(call.func.value, scope)
+        method = _method(tracer, made, call.func.attr)
+        if method is not None:
+            return Scope(method.node, method.own, call, scope), None
+    found = tracer.trace(call.func, scope)
+    method = _method(tracer, found, "__call__")
+    if method is not None:
+        return Scope(method.node, method.own, call, scope), None
+    inner = tracer.entered(found) if isinstance(found.node, ast.Call) else found
+    if inner is None or inner.path or inner.item or not isinstance(inner.node, ast.Name):
+        return None
+    name, within = inner.node.id, inner.scope.node
+    for each in steps:
+        outer = tracer.enclosing.get(id(each.node))
+        if _name(each) == name and outer is not None and outer.node is within:
+            return Scope(each.node, each.own, call, scope), inner.scope if inner.scope.call else None
+    function = tracer.script.functions.get(name)
+    return (Scope(function, None, call, scope), None) if function is not None else None
+
+
+def _method(tracer: Tracer, made: Origin, name: str) -> Scope | None:
+    """Return the method of an object of the script's classes; None if it is unknown or may be overridden."""
+    own = tracer.script.classes.get(last_name(made.node)) if isinstance(made.node, ast.Call) else None
+    if own is None or made.path or made.item or not isinstance(getattr(made.node, "func", None), ast.Name):
+        return None
+    return next((each for each in tracer.scopes if each.own is own and _name(each) == name), None)
+
+
+def _name(scope: Scope) -> str:
+    return getattr(scope.node, "name", "")
 
 
 def _steps(body: list[ast.stmt]) -> int:

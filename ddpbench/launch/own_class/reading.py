@@ -5,13 +5,20 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
+from functools import cached_property
 
 from ddpbench.launch.own_class.batches import Batch, batch_of
-from ddpbench.launch.own_class.bindings import Path
+from ddpbench.launch.own_class.bindings import Path, Scope
 from ddpbench.launch.own_class.checking import problems_of
 from ddpbench.launch.own_class.draws import is_another
 from ddpbench.launch.own_class.hanging import hanging, read_by
-from ddpbench.launch.own_class.loops import TrainingLoop, follow_training, training_loops, trains_at_import
+from ddpbench.launch.own_class.loops import (
+    TrainingLoop,
+    backward_apart,
+    follow_training,
+    training_loops,
+    trains_at_import,
+)
 from ddpbench.launch.own_class.models import is_module, models_of
 from ddpbench.launch.own_class.parts import EntryValues, parts_of
 from ddpbench.launch.own_class.rendering import EPOCH, Renderer, ReplacedValue, Roles
@@ -20,7 +27,7 @@ from ddpbench.launch.own_class.source import MethodLines, in_order, name_of, sou
 from ddpbench.launch.own_class.steps import settled, with_methods
 from ddpbench.launch.own_class.tracing import Origin, Tracer, returned_by
 from ddpbench.launch.own_class.trees import walk
-from ddpbench.launch.own_class.updates import Updates, pieces_of, updates_of
+from ddpbench.launch.own_class.updates import Updates, add_schedules_around, pieces_of, updates_of
 from ddpbench.launch.own_class.variables import Variables
 from ddpbench.launch.own_class.walrus import without_kept_walrus
 from ddpbench.launch.own_class.writes import Writes
@@ -75,7 +82,7 @@ class Reading:
             follow_training(self.tracer, self.loop)
         self.batch = batch_of(self.tracer, self.loop) if self.loop else Batch(None, (), None, None)
         self.body = self._statements(self.loop) if self.loop else []
-        self.updates = updates_of(self.tracer, self.body, self.loop.body_scope) if self.loop else Updates()
+        self.updates = self._updates()
         self.pieces: ast.expr | None = None
         """The number of pieces into which a step splits its batch; None unless a strategy can do this."""
         self._take_pieces()
@@ -96,6 +103,18 @@ class Reading:
         """The names that the module has after its import, with its training below a guard."""
         self.hanging = hanging(self.tracer, self.variables, self._keys_of_class(), self.ends)
         """The module-level names of the script's model or optimizer, and of what is made from them."""
+
+    def _updates(self) -> Updates:
+        if self.loop is None:
+            return Updates()
+        found = updates_of(self.tracer, self.body, self.loop.body_scope)
+        add_schedules_around(found, self.tracer, self.loop)
+        return found
+
+    @cached_property
+    def apart(self) -> tuple[Scope, ast.Call] | None:
+        """The first call of `backward` and its function, if no training loop was found; otherwise None."""
+        return backward_apart(self.tracer) if self.loop is None else None
 
     def _statements(self, loop: TrainingLoop) -> list[ast.stmt]:
         plain = without_kept_walrus(self.script, loop, settled(loop.body, loop.body_scope, self.tracer))

@@ -14,6 +14,8 @@ from ddpbench.records.files import kind_of
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 MODULES = ("Module", "LightningModule", "PreTrainedModel")
 """The classes that a script's modules derive from."""
+_MAGICS = ("%", "!", "?")
+"""The characters with which a notebook's own commands begin."""
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 
 
@@ -102,12 +104,18 @@ def read_script(path: Path) -> Script:
     if not path.is_file():
         near = meant_path(path, Path.is_file)
         raise RequestError(f"there is no file {path}{near or '; give the path of the script'}")
+    if path.suffix == ".ipynb":
+        raise RequestError(
+            f"{path} is a notebook: export it (jupyter nbconvert --to script), and give the script"
+        )
     raw = path.read_bytes()
     try:
         tree = ast.parse(raw, str(path))
     except SyntaxError as error:
         where = f", line {error.lineno}" if error.lineno else ""
-        raise RequestError(f"{path}{where}: not valid Python: {error.msg}") from error
+        line = (error.text or "").strip()
+        magic = f" (remove the notebook's command `{line}`)" if line.startswith(_MAGICS) else ""
+        raise RequestError(f"{path}{where}: not valid Python: {error.msg}{magic}") from error
     except ValueError as error:
         raise RequestError(f"{path}: not valid Python: {error}") from error
     except (RecursionError, MemoryError):

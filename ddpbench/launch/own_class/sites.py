@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection
 
+from ddpbench.launch.own_class.decorators import returned_function
 from ddpbench.launch.own_class.dropped import names_read
 from ddpbench.launch.own_class.immutable import Values
 from ddpbench.launch.own_class.loops import TrainingLoop
@@ -121,14 +122,23 @@ class Sites:
                 return True
         return False
 
-    def _decorating(self, name: str) -> list[ast.AST]:
-        return [
+    def _decorating(self, own: ast.AST, name: str) -> list[ast.AST]:
+        """Return the places where the function `own`, called `name`, is used as a decorator.
+
+        These include calls in decorators of a function that returns `own`, if this function is called nowhere else.
+        """
+        decorators = [
             each
             for node in walk(self.script.tree)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
             for each in node.decorator_list
-            if isinstance(each, ast.Name) and each.id == name
         ]
+        found: list[ast.AST] = [each for each in decorators if isinstance(each, ast.Name) and each.id == name]
+        makers = [each.name for each in self.script.functions.values() if returned_function(each) is own]
+        for maker in makers:
+            calls = self.variables.calls.get(maker, [])
+            found += calls if all(any(each is call for each in decorators) for call in calls) else []
+        return found
 
     def _leading_to(self, node: ast.AST, function: ast.AST) -> list[ast.AST]:
         found, todo, seen = [], [node], set[int]()
@@ -157,7 +167,7 @@ class Sites:
             if isinstance(method, ast.ClassDef) and own.name in ("__init__", "__post_init__")
             else own.name
         )
-        calls: list[ast.AST] = [*self.variables.calls.get(name, []), *self._decorating(name)]
+        calls: list[ast.AST] = [*self.variables.calls.get(name, []), *self._decorating(own, name)]
         if not calls:
             mentioned = any(
                 (isinstance(each, ast.Name) and each.id == name)

@@ -154,7 +154,10 @@ def before_backward(body: list[ast.stmt]) -> Before | None:
 
 
 def named_losses(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Return a step's statements, with a name for each loss that a statement computes and calls `backward` on."""
+    """Return a step's statements, with a name for each loss that a statement computes and calls `backward` on.
+
+    The result of an optimizer's `step` that gets a closure is a loss, too.
+    """
     taken = {each.id for each in in_step(body) if isinstance(each, ast.Name)}
     name = next(each for each in ("loss", "loss_", "loss_of_batch") if each not in taken)
     found: list[ast.stmt] = []
@@ -163,7 +166,10 @@ def named_losses(body: list[ast.stmt]) -> list[ast.stmt]:
         receiver = (
             call.func.value if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) else None
         )
-        if is_backward(call or each) and isinstance(receiver, ast.Call) and last_name(receiver) != "scale":
+        if call is not None and _takes_closure(call, body):
+            target = ast.copy_location(ast.Name(name, ast.Store()), each)
+            found.append(ast.copy_location(ast.Assign([target], call), each))
+        elif is_backward(call or each) and isinstance(receiver, ast.Call) and last_name(receiver) != "scale":
             again = deepcopy(each)
             assert isinstance(again, ast.Expr)
             assert isinstance(again.value, ast.Call)
@@ -173,6 +179,24 @@ def named_losses(body: list[ast.stmt]) -> list[ast.stmt]:
         else:
             found.append(each)
     return found
+
+
+def _takes_closure(call: ast.expr, body: list[ast.stmt]) -> bool:
+    """Return whether an optimizer's `step` gets a function of the step that calls `backward`, such as LBFGS's."""
+    return any(
+        isinstance(each, ast.FunctionDef)
+        and any(map(is_backward, here(each.body)))
+        and calls_back(call, each.name)
+        for each in body
+    )
+
+
+def calls_back(node: ast.AST, name: str) -> bool:
+    """Return whether a node calls a method `step` with the function `name` as its argument."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "step":
+        return False
+    given = [*node.args, *(each.value for each in node.keywords)]
+    return any(isinstance(each, ast.Name) and each.id == name for each in given)
 
 
 def _loss_of(call: ast.Call) -> ast.expr:

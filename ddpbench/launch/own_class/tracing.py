@@ -220,6 +220,8 @@ class Tracer:
             return self._of(binding, scope, depth)
         if isinstance(scope.node, ast.Module) or key in parameters_of(scope.node):
             return None
+        if any(isinstance(each, FunctionNode) and each.name == key for each in here(scope.node.body)):
+            return None  # a nested function, not an outer variable of the same name
         outer = self.enclosing.get(id(scope.node), self.top)
         return self._traced_name(key, outer, depth, line, self._called_at(scope, outer))
 
@@ -495,7 +497,7 @@ class Tracer:
             names = names[1:]
         known = (scope.call, scope.caller) if scope.call else self.trains_by.get(id(scope.node))
         calls = [known] if known is not None else self.calls(scope)
-        if self._is_called_otherwise(scope):
+        if self._is_called_otherwise(scope, known=scope.call is not None):
             return None
         for call, caller in calls[:1]:
             if call is None or caller is None:
@@ -512,8 +514,11 @@ class Tracer:
         default = default_of(scope.node, name)
         return (default, self.top) if default is not None else None
 
-    def _is_called_otherwise(self, scope: Scope) -> bool:
-        """Return whether a function may have unknown callers, such as a decorator or code that got it."""
+    def _is_called_otherwise(self, scope: Scope, *, known: bool) -> bool:
+        """Return whether a function may have unknown callers, such as a decorator or code that it was passed to.
+
+        If the call is known, code that the function was passed to does not count.
+        """
         node, made = scope.node, scope.own if _name(scope) == "__init__" else None
         if isinstance(node, ast.Module) or unknown_decorator(made or node, self.script) is not None:
             return True
@@ -522,7 +527,11 @@ class Tracer:
         if scope.own is None and any(caller.node is node for _, caller in self.calls(scope)):
             return True
         inner = scope.own is None or id(node) in self.enclosing
-        return made is None and (ast.Name if inner else ast.Attribute, node.name) in self._passed_on
+        return (
+            not known
+            and made is None
+            and (ast.Name if inner else ast.Attribute, node.name) in self._passed_on
+        )
 
     @cached_property
     def _passed_on(self) -> set[tuple[type[ast.expr], str]]:

@@ -22,7 +22,8 @@ class UpdateMethods(Reading):
             if self.loop is None or not owns:
                 wanted = "return the optimizer; without this method it is SGD with momentum"
                 self.left.append(f"optimizer(): {wanted}.")
-                return [MethodLines("optimizer", ("parameters",), [f"...  # {wanted}"])]
+                takes = "parameters" if self.apart is None else "model"
+                return [MethodLines("optimizer", (takes,), [f"...  # {wanted}"])]
             return []
         nodes = {id(each.node): each for each in found.values()}
         bundle = next(iter(nodes.values()))

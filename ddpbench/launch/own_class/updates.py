@@ -114,6 +114,24 @@ def epoch_schedules(tracer: Tracer, loops: Iterable[TrainingLoop]) -> list[ast.C
     ]
 
 
+def add_schedules_around(found: Updates, tracer: Tracer, loop: TrainingLoop) -> None:
+    """Add the schedulers that a loop steps for each batch, outside the function that makes its step.
+
+    They are only added if a `loss` method suffices, because a `step` would have to step them itself.
+    """
+    calls = [each.value for each in loop.node.body if isinstance(each, ast.Expr)]
+    for call in calls if loop.call is not None and not found.owns else ():
+        if (
+            not isinstance(call, ast.Call)
+            or not isinstance(call.func, ast.Attribute)
+            or call.func.attr != "step"
+        ):
+            continue
+        origin = tracer.trace(call.func.value, loop.scope)
+        if is_scheduler(origin, call.func.value) and not call.args and not call.keywords:
+            _add(found.schedulers, call.func.value, origin)
+
+
 def is_scaler(origin: Origin, receiver: ast.expr) -> bool:
     """Return whether an object seems to be a gradient scaler, by its name or its class."""
     return "scaler" in last_name(origin.node).lower() or "scaler" in last_name(receiver).lower()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from traceback import walk_tb
 
 from ddpbench.errors import RequestError
+from ddpbench.launch.own_class.around import around_call
 from ddpbench.launch.own_class.batches import makes_batches_again
 from ddpbench.launch.own_class.bindings import Mutation, Path, Scope, key_of
 from ddpbench.launch.own_class.checking import free_names, unknown_names
@@ -304,6 +305,7 @@ class _Writer(LoopMethods, UpdateMethods):
                 for e in walk(ast.parse(line.strip()))
             )
             found.append((next(iter(mine), "batch" if of_batch else "step"), each))
+        found += [("step", each) for each in around_call(self.tracer, self.loop, self.updates)]
         found += [("model", each) for each in unchanged.by_names()]
         found += [*self._set_by_methods(), *self._copied_late()]
         parts = {each.name for each in methods} | {"batch"}
