@@ -1,1 +1,1 @@
-"""A sweep measures the cases of an experiment. It plans and proves them, runs rounds, stops, and can be resumed."""
+"""Plan, prove, run, stop and resume a sweep, which measures the cases of an experiment."""

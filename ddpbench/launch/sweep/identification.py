@@ -1,7 +1,4 @@
-"""The identity of a run: its machine, experiment and cases.
-
-It is written once, and compared when the run is resumed.
-"""
+"""The identity of a run (machine, experiment and cases), written once and compared when it is resumed."""
 
 from __future__ import annotations
 
@@ -82,11 +79,7 @@ def check_resumable(prepared: Prepared) -> None:
 
 
 def _apart(prepared: Prepared, toml: str) -> dict[str, str]:
-    """Return, by a digest's name, a text that may explain why the digest has changed.
-
-    The text for the experiment's digest names the changed settings. The text for the workloads' digest names the
-    source files.
-    """
+    """Return, by a digest's name, what may explain its change: changed settings, or source files."""
     before = ""
     with contextlib.suppress(OSError, DdpbenchError):  # the file is read only for the message
         before = read_text(prepared.run.experiment, MOST_NOTES)
@@ -141,10 +134,7 @@ def identify(
 def _settled(
     prepared: Prepared, server: ServerProcess, own: Mapping[str, Mapping[str, Any]], listener: Listener
 ) -> Plan:
-    """Return the plan without users' classes that failed a trial, and without bucket caps that make the same buckets.
-
-    `own` has the results of trying users' classes.
-    """
+    """Return the plan without users' classes that failed (`own` has their trials), and without equal bucket caps."""
     plan = prepared.plan
     cases: Sequence[PlannedCase] = within_own(plan.cases, own)
     for line in skipped_by_trial(plan.cases, cases):
@@ -162,7 +152,7 @@ def _settled(
 
 
 def _check_cases(run: RunDir, plan: Plan) -> None:
-    """Check that a plan has the same cases as the run's stored plan. Cases are compared by their ids.
+    """Check that a plan has the same cases, by id, as the run's stored plan.
 
     Raises:
         IdentityError: the cases differ.
@@ -177,5 +167,4 @@ def _check_cases(run: RunDir, plan: Plan) -> None:
 
 
 def _few(ids: Iterable[str]) -> str:
-    """Return ids as text, at most three of them."""
     return ", ".join(sorted(ids)[:3])

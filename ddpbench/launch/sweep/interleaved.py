@@ -33,8 +33,8 @@ MOST_AT_ONCE = 8
 class Rotation:
     """Launches of a round that run concurrently, in one group or in several groups one after another.
 
-    Several groups have one launch in common, the anchor, which is the first launch of each. It alternates with each
-    group in turn. So the ratio of launches of two groups is known from their ratios to the anchor.
+    Several groups have their first launch, the anchor, in common. It alternates with each group in turn, so launches of
+    two groups are compared by their ratios to it.
     """
 
     groups: tuple[tuple[PlannedCase, ...], ...]
@@ -65,10 +65,9 @@ def rotations(
 ) -> Sequence[Rotation]:
     """Divide the launches of a round into rotations, whose groups have at most `most` launches.
 
-    A launch that cannot wait for others, or is in `alone`, has a separate rotation. The other launches with the same
-    base case are in one rotation, whose anchor is that base case if it is launched. If there are few of them, those
-    with the next base case are added. Rotations have the order of their first launches in the round. Within a group,
-    launches after the anchor keep the round's order.
+    A launch that cannot wait for others, or is in `alone`, has a separate rotation. Others with the same base case form
+    a rotation, with that base case as anchor if it is launched; a few are joined with those of the next base case.
+    Rotations, and launches after an anchor, keep the round's order.
     """
     able = [entry for entry in planned if entry in todo and entry not in alone and most > 1]
     able = [entry for entry in able if alternates(entry.case, planned, turns)]
@@ -88,8 +87,6 @@ def rotations(
 
 
 def _rotation(panel: Sequence[PlannedCase], place: Mapping[str, int], most: int) -> Rotation:
-    """Return the rotation of launches that all can alternate, given in the plan's order."""
-
     def in_round(entries: Iterable[PlannedCase]) -> tuple[PlannedCase, ...]:
         return tuple(sorted(entries, key=lambda entry: place[entry.case.case_id]))
 
@@ -121,8 +118,8 @@ def alternates(
 def alone_because(case: Case) -> str:
     """Return why a case's launches cannot pause between blocks of steps while others compute; empty if they can.
 
-    Launches over emulated links cannot. A link that was idle lets a burst through, so the next block would be faster
-    than the link. In a comparison this does no harm, because both sides have the same advantage.
+    A link that was idle lets a burst through, so a block over emulated links would be too fast. In a comparison both
+    sides have this advantage.
     """
     return "an idle link would let a burst through" if case.fabric else whole_because(case)
 
@@ -179,7 +176,7 @@ class InterleavedLaunches(AbstractContextManager["InterleavedLaunches"]):
     def start_all(self, launches: Mapping[str, tuple[Callable[[], RunningLaunch], OnEnd]]) -> int:
         """Start launches, each made by its function, as long as there is memory; return how many were started.
 
-        The others leave the round. If no launch is running, the first is always started. Errors are those of `start`.
+        The first is always started if none is running. The others leave the round. Errors are those of `start`.
         """
         started = 0
         for side, (begun, on_end) in launches.items():
@@ -224,8 +221,7 @@ class InterleavedLaunches(AbstractContextManager["InterleavedLaunches"]):
     def _look(self, timeout_s: float) -> None:
         """Look at all launches once, and conclude those that have ended.
 
-        If a fork server ends, all its launches end, although at most one of them is at fault. They get no outcome, so
-        that each can be repeated alone.
+        If a fork server ends, its launches get no outcome, so that each is repeated alone: at most one is at fault.
         """
         if not self._turnstile.serves:
             raise LaunchError(

@@ -1,4 +1,4 @@
-"""Run a sweep's launches on their cores, GPUs and networks. In a comparison, launches of both sides alternate."""
+"""Run a sweep's launches on their cores, GPUs and networks; in a comparison, both sides' launches alternate."""
 
 from __future__ import annotations
 
@@ -70,10 +70,9 @@ class Launching:
         )
 
     def _has_short_blocks(self, case: Case) -> bool:
-        """Return whether a case's blocks are as short as those of launches that alternate.
+        """Return whether a case's blocks are as short as those of launches that alternate, even if it runs alone.
 
-        Its launches may run alone, but their number of blocks should not depend on that. In a comparison of two sides,
-        the turn decides.
+        In a comparison of two sides, the turn decides.
         """
         turns = self._budget.turns if self._turn is None else "launches"
         return turns == "blocks" or alternates(case, self._progress.plan.runnable, turns)
@@ -90,9 +89,9 @@ class Launching:
         )
 
     def start_server(self, entry: PlannedCase, number: int, servers: Servers) -> None:
-        """If the sweep is a side of a comparison, start the fork server for the first launch of a round now.
+        """Start the fork server for a round's first launch now, if the sweep is a side of a comparison.
 
-        No side is measuring yet, so both can start their servers at the same time.
+        No side is measuring yet, so both can start their servers at once.
         """
         if self._turn is not None and entry.case.launcher == "local":
             servers.of(self.plan(entry.case, "measure", number).server_env)
@@ -146,7 +145,6 @@ class Launching:
     def _ended(
         self, entry: PlannedCase, outcome: LaunchOutcome, took_s: float, *, purpose: Purpose, number: int
     ) -> None:
-        """Record the end of a launch, and report it."""
         self._progress.note(entry, purpose, number, outcome, took_s)
         rate = launch_throughput(self._run, entry.case, number) if purpose == "measure" else None
         self._listener.launch_ended(entry, outcome, rate if outcome.status == "ok" else None)
@@ -156,9 +154,8 @@ class Launching:
     ) -> Sequence[PlannedCase]:
         """Run launches of round `number`, and return the cases that are still to be launched.
 
-        The launches of a group run at once, and their blocks of steps alternate. If memory gets short, no more launches
-        are started. If a fork server ends, its launches are to be repeated alone. If no turnstile can be made, only the
-        first launch is run.
+        Blocks of a group's launches alternate. Short memory stops further starts. Launches of a fork server that ends
+        are repeated alone. Without a turnstile, only the first launch is run.
         """
         turnstile = self.rotating.turnstile(number) if len(rotation.entries) > 1 else None
         if turnstile is None:

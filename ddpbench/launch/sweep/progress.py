@@ -102,7 +102,7 @@ class Progress:
     def tell_room(self, when: str, number: int) -> None:
         """Report how many of the planned rounds fit into the remaining budget, if this number has changed.
 
-        `when` is the beginning of the report, such as `after round 3`. Round `number` is next.
+        The report begins with `when`, such as `after round 3`. Round `number` is next.
         """
         self._tell_room(when, self.left_s, number)
 

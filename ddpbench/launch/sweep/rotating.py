@@ -61,9 +61,8 @@ class Rotating:
     ) -> Sequence[PlannedCase]:
         """Run groups of launches, one group after another, and return the cases that are still to be launched.
 
-        The launches of a group start one after another, each while no other launch computes. Then their blocks
-        alternate. The anchor of several groups starts with the first one. `share_s` returns the part of a server's
-        start-up time that is charged to a launch (s). `ended` is called with a launch's outcome and time (s).
+        Launches start while no other computes, then their blocks alternate. The anchor starts with the first group.
+        `share_s` returns a launch's part of a server's start-up time (s). `ended` gets a launch's outcome and time (s).
         """
         cores = sorted({core for plan in plans.values() for core in plan.cores})
         prepared_s = {entry: _prepared_s(servers, plan) for entry, plan in plans.items()}
@@ -111,7 +110,7 @@ class Rotating:
         outcome: LaunchOutcome,
         took_s: float,
     ) -> None:
-        """Call `ended`, and report once for each case if its launch did not alternate, although it was to."""
+        """Call `ended`, and report once for each case that its launch did not alternate as it should."""
         ended(entry, outcome, took_s)
         if outcome.status == "ok" and not outcome.noise.in_turn and entry not in self._alone_reported:
             self._alone_reported.add(entry)
@@ -133,7 +132,6 @@ class Rotating:
         return lost
 
     def _pulsed(self, entry: PlannedCase, has_turn: Callable[[], bool], pulse: Pulse) -> None:
-        """Report a heartbeat of an interleaved launch, if it is its turn."""
         if has_turn():
             self._listener.pulse(entry, pulse, None)
 
@@ -147,7 +145,6 @@ class _Part:
     is_last: bool
 
     def begin(self, turnstile: Turnstile, anchor: str) -> None:
-        """Let the turnstile wait for this group's launches."""
         ids = [entry.case.case_id for entry in self.starting]
         turns = None if self.is_last else INTERLEAVED_BLOCKS
         if self.number:
@@ -169,7 +166,6 @@ class _Lanes:
         self._of: dict[str, tuple[ServerProcess, int]] = {}
 
     def free(self, server: ServerProcess, side: str, running: Collection[str]) -> ServerLane:
-        """Return a lane that no other running launch uses, for the launch `side`."""
         used = {lane for other, (its, lane) in self._of.items() if its is server and other in running}
         number = next(lane for lane in itertools.count() if lane not in used)
         self._of[side] = server, number
@@ -179,8 +175,8 @@ class _Lanes:
 def _prepared_s(servers: Servers, plan: LaunchPlan) -> float:
     """Have a launch's fork server import what its ranks need; return the time it took (s).
 
-    If the imports make a server unable to fork, the server is replaced, and the ranks that it has forked end. Therefore
-    all launches are prepared before any of them is started.
+    A server that can then no longer fork is replaced, and its ranks end. Therefore all launches are prepared before any
+    is started.
     """
     server, began = servers.of(plan.server_env), time.monotonic()
     with suppress(ServerGoneError):  # the launch starts another one
@@ -189,5 +185,5 @@ def _prepared_s(servers: Servers, plan: LaunchPlan) -> float:
 
 
 def _has_turn(turnstile: Turnstile, side: str) -> bool:
-    """Return whether a launch computes: it has the turn, or nobody has the turn because this launch is starting."""
+    """Return whether a launch computes: it has the turn, or is starting while nobody has it."""
     return turnstile.holder in (side, "")

@@ -1,4 +1,4 @@
-"""The fork servers of a sweep. Each server's start-up time is charged to one round."""
+"""The fork servers of a sweep, whose start-up time is charged to one round each."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ class Servers(AbstractContextManager["Servers"]):
     """A context manager for fork servers. There is one server per environment, started on first use."""
 
     def __init__(self, log: Path, *, log_stays: bool = True) -> None:
-        """`log_stays` says whether errors may name the file `log`.
-
-        It is False if the file's folder will be removed soon.
-        """
+        """`log_stays` is False if errors must not name `log`, whose folder will be removed."""
         self._log, self._log_stays = log, log_stays
         self._stack = ExitStack()
         self._running: dict[str, ServerProcess] = {}
@@ -37,7 +34,6 @@ class Servers(AbstractContextManager["Servers"]):
         return self._running[key]
 
     def _started(self, env: Mapping[str, str]) -> ServerProcess:
-        """Start a server; retry once if it is killed during start-up."""
         try:
             return ServerProcess(env, self._log, log_stays=self._log_stays)
         except ServerGoneError as error:
@@ -60,8 +56,8 @@ class Servers(AbstractContextManager["Servers"]):
     def end_round(self, *, serve_on: bool) -> None:
         """End the running servers unless `serve_on`, and free the memory that launches used.
 
-        Collecting garbage keeps the memory of a long sweep from growing. Otherwise reference cycles and the
-        interpreter's lists of free objects would stay for hundreds of rounds and keep other memory from being reused.
+        Collecting garbage keeps a long sweep's memory from growing by reference cycles and the interpreter's free
+        lists.
         """
         if not serve_on:
             self.end()
@@ -74,8 +70,8 @@ class Servers(AbstractContextManager["Servers"]):
 class LastingServers(Servers):
     """Fork servers that several sweeps share. Each round has its own set of servers, as in a single sweep.
 
-    Use it as a context around the sweeps, and call `rewind` before each sweep. Sweeps with a different environment or
-    working directory get separate sets, because a server keeps the environment and directory it was started with.
+    Use it as a context around the sweeps, and call `rewind` before each. A different environment or working directory
+    gets separate sets, because a server keeps those it was started with.
     """
 
     def __init__(self, log: Path, *, log_stays: bool = True) -> None:
@@ -107,9 +103,6 @@ class LastingServers(Servers):
 
 
 def launches_of_one_server(entry: PlannedCase, todo: Sequence[PlannedCase]) -> int:
-    """Return how many launches of a round (`todo`) use the same fork server as `entry`, including `entry` itself.
-
-    Launches with the same environment share a fork server.
-    """
+    """Return how many launches of a round (`todo`) share the fork server, and so the environment, of `entry`."""
     env = early_env(entry.case)
     return sum(other.case.launcher == "local" and early_env(other.case) == env for other in todo)

@@ -36,8 +36,8 @@ class StoppingRule:
     def reason(self, number: int, started: float) -> str:
         """Return why round `number` is not to be run in a sweep that started at clock time `started`; empty to run it.
 
-        The reason is `budget` if the round does not fit into the remaining time. However, a session's first round is
-        run even if it does not fit, provided that it is one of the first `rounds_min` rounds.
+        The reason is `budget` if it does not fit into the remaining time, unless it is a session's first round and one
+        of the first `rounds_min`.
         """
         if number < self._budget.rounds_min:
             todo = self._done.left_of_round(number)

@@ -124,7 +124,6 @@ class Sweep:
             self._progress.warn(problem)
 
     def _claims_nothing(self) -> bool:
-        """Return whether this sweep claims no cores, because the cores may be shared or the sweep has a gate."""
         return self._shared or self._gate is not None
 
     def _work(self) -> None:
@@ -168,9 +167,9 @@ class Sweep:
             progress.tell_room("once your model was tried", 0)
 
     def _set_parts_aside(self) -> None:
-        """On resume, have each rotation repeated of which only a part was finished, so that all its launches alternate.
+        """On resume, have each partly finished rotation repeated, so that all its launches alternate.
 
-        Launches that run alone are kept, and so are those of rounds in which a launch of the rotation failed.
+        Launches that run alone, and rounds with a failed launch of the rotation, are kept.
         """
         progress = self._progress
         plan, done = progress.plan, progress.done
@@ -186,7 +185,6 @@ class Sweep:
                     done.set_aside([entry for entry in rotation.entries if entry not in left], number)
 
     def _measure(self, servers: Servers) -> str:
-        """Run the proofs and the rounds; return the reason for stopping."""
         progress = self._progress
         for entry in progress.done.unproved:
             if progress.done.take_proof(entry) or progress.done.borrow_proof(entry, self._lenders):
@@ -208,10 +206,10 @@ class Sweep:
         return "rounds_max"
 
     def _round(self, number: int, servers: Servers) -> bool:
-        """Run a round's unfinished launches, then end their fork servers, so that the next round gets new servers.
+        """Run a round's unfinished launches; return False if one was left out to stay within the budget.
 
-        If other sweeps share the cores, the servers keep running, because starting one takes seconds and the results
-        are flagged anyway. Returns False if a launch was left out because it would end after the budget is spent.
+        The next round gets new fork servers, unless other sweeps share the cores: starting takes seconds, and their
+        results are flagged anyway.
         """
         progress = self._progress
         todo = progress.done.left_of_round(number)
@@ -238,7 +236,6 @@ class Sweep:
         return launches[: sum(end <= left_s for end in ends)]
 
     def _rotations(self, todo: Sequence[PlannedCase]) -> Sequence[Rotation]:
-        """Return the launches of a round in rotations, whose launches run at once and alternate."""
         rotating = self._launching.rotating
         return rotations(
             todo,

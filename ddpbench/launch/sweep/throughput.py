@@ -1,4 +1,4 @@
-"""The throughput of a launch, during and after it, for progress lines. The results' table is computed by `analysis`."""
+"""The throughput of a launch, during and after it, for progress lines."""
 
 from __future__ import annotations
 
@@ -31,10 +31,7 @@ class ThroughputSoFar:
 
 
 def launch_throughput(run: RunDir, case: Case, number: int) -> float | None:
-    """Return the throughput of a case's launch in round `number`, samples per second, by the clock of rank 0.
-
-    It is None if rank 0 has recorded no timed block.
-    """
+    """Return the throughput of a case's launch in round `number`, samples/s by rank 0's clock; None if not recorded."""
     for rank in read_launch(run.launch(case.case_id, "measure", number)).ranks:
         blocks = [block for block in rank.of(Block) if block.phase == "timed"]
         if rank.rank == 0 and blocks:
