@@ -69,11 +69,18 @@ def rotations(
     a rotation, with that base case as anchor if it is launched; a few are joined with those of the next base case.
     Rotations, and launches after an anchor, keep the round's order.
     """
-    able = [entry for entry in planned if entry in todo and entry not in alone and most > 1]
-    able = [entry for entry in able if alternates(entry.case, planned, turns)]
+    if turns == "launches":
+        return [Rotation(((entry,),)) for entry in todo]
+    wanted, alone = set(todo), set(alone)
+    excluded = _alone_bases(planned) if turns == "auto" else ()
     panels: dict[str, list[PlannedCase]] = {}
-    for entry in able:
-        panels.setdefault(entry.case.baseline().case_id, []).append(entry)
+    for entry in planned:
+        base = entry.case.baseline().case_id
+        able = (
+            entry in wanted and entry not in alone and base not in excluded and not alone_because(entry.case)
+        )
+        if able and most > 1:
+            panels.setdefault(base, []).append(entry)
     packed: list[list[PlannedCase]] = []
     for panel in panels.values():
         if packed and len(packed[-1]) + len(panel) <= most:
@@ -82,7 +89,8 @@ def rotations(
             packed.append(panel)
     place = {entry.case.case_id: number for number, entry in enumerate(todo)}
     found = [_rotation(panel, place, most) for panel in packed]
-    found += [Rotation(((entry,),)) for entry in todo if entry not in able]
+    rotating = {entry for one in found for entry in one.entries}
+    found += [Rotation(((entry,),)) for entry in todo if entry not in rotating]
     return sorted(found, key=lambda one: min(place[entry.case.case_id] for entry in one.entries))
 
 
@@ -108,11 +116,13 @@ def alternates(
 ) -> bool:
     """Return whether a case's launches are to alternate with others, by the setting `budget.turns`."""
     if turns == "auto":
-        base = case.baseline().case_id
-        return not any(
-            alone_because(entry.case) for entry in planned if entry.case.baseline().case_id == base
-        )
+        return case.baseline().case_id not in _alone_bases(planned)
     return turns == "blocks" and not alone_because(case)
+
+
+def _alone_bases(planned: Iterable[PlannedCase]) -> set[str]:
+    """Return the ids of the base cases with which a case is compared whose launches cannot alternate."""
+    return {entry.case.baseline().case_id for entry in planned if alone_because(entry.case)}
 
 
 def alone_because(case: Case) -> str:

@@ -176,10 +176,9 @@ class Sweep:
         if self._turns == "launches" or not self._prepared.resumes:
             return
         for number in range(self._budget.rounds_max):
-            left = done.left_of_round(number)
-            if not left:
+            left, every = done.left_of_round(number), done.of_round(number)
+            if len(left) in (0, len(every)):
                 continue
-            every = done.of_round(number)
             for rotation in rotations(every, plan.runnable, self._turns):
                 if any(entry in left for entry in rotation.entries):
                     done.set_aside([entry for entry in rotation.entries if entry not in left], number)
@@ -225,7 +224,8 @@ class Sweep:
             if not fits:
                 return False
             rest = self._launching.launch_rotation(rotation.only(fits), number, servers, sharing=todo)
-            left = [entry for entry in left if entry in rest or entry not in fits]
+            launched = set(fits) - set(rest)
+            left = [entry for entry in left if entry not in launched]
         servers.end_round(serve_on=self._shared)
         return True
 
