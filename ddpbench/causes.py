@@ -217,7 +217,6 @@ def _of_callback(text: str) -> str:
 
 
 def _shortened(text: str) -> str:
-    """Keep the first sentence of a long text, and as many of its last ones as fit."""
     if len(text) <= LONGEST:
         return text
     first, *others = [_cut(part, LONGEST // 2) for part in _SENTENCE_END.split(text) if part.strip()]

@@ -163,7 +163,6 @@ class _SharedFolder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return a module's spec; None if it is not here, or if a library imports it."""
         if path is not None or not (fullname in self.named or _importer() in self.importers):
             return None
         spec = PathFinder.find_spec(fullname, [str(self.folder)])

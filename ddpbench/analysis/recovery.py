@@ -171,7 +171,7 @@ def recovered_of(number: int, ranks: Sequence[RankRecovery], case: Case) -> Reco
 
 
 def _again_ns(step: int, group: Sequence[Gang], ends: Mapping[int, int]) -> int | None:
-    """Return when (ns) a gang had repeated the lost steps; if none was lost, when it was ready."""
+    """Return when (ns) a gang had repeated the lost steps, or was ready if no step was lost."""
     if group[0].step == step:
         return max(each.ready_ns for each in group) if ends else None
     return ends.get(step - 1)
@@ -299,7 +299,6 @@ def _parts(
 
 
 def _built_s(group: Sequence[Gang]) -> float | None:
-    """Return the seconds in which the slowest rank built model and replica; None if not recorded."""
     known = [each.built_ns for each in group if each.built_ns is not None]
     return max(known) / 1e9 if len(known) == len(group) else None
 

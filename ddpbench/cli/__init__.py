@@ -186,7 +186,7 @@ def _whose(one: Any) -> str:
 
 
 def _open_standard_streams() -> None:
-    """Open closed standard streams on /dev/null, so that their output does not go to the next file that is opened."""
+    """Open closed standard streams on /dev/null; otherwise the next opened file would get their output."""
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(descriptor)

@@ -268,10 +268,7 @@ def _say_left(submission: Submission) -> None:
 def _check_room(room: Mapping[int, float], chosen: Mapping[int, str]) -> None:
     """Check that each job fits its partition, because Slurm also accepts jobs that can never start.
 
-    `room` (seconds) and `chosen` are by number of nodes.
-
-    Raises:
-        RequestError: a job does not fit.
+    `room` has seconds, and `chosen` partitions, by number of nodes.
     """
     from ddpbench.launch.slurm import control
 

@@ -104,7 +104,6 @@ def _dry_run(request: SweepRequest, *, as_json: bool, verbose: bool) -> int:
 
 
 def _finished_for(prepared: Prepared) -> str:
-    """Return why a resumed run has no launches left; empty if some are left, or if that is not known."""
     from ddpbench.launch.listener import Listener
     from ddpbench.launch.sweep.identification import check_resumable
     from ddpbench.launch.sweep.progress import Progress

@@ -53,7 +53,7 @@ def _is_measured_alone(case: Case) -> bool:
 
 
 def _lost(experiment: Experiment, planned: Sequence[Case], runnable: Sequence[Case]) -> str:
-    """Name an axis (backend, launcher or device) of whose values only one can run here; empty if there is none."""
+    """Name an axis (backend, launcher or device) that has only one usable value here; empty if there is none."""
     for name in (name for name in _COMPARED if name in experiment.axes):
         every, left = (
             list(dict.fromkeys(value for case in cases if (value := getattr(case, name))))

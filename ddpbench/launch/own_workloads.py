@@ -82,7 +82,6 @@ def with_file(name: str, path: Path) -> str:
 
 
 def _file_of(name: str) -> tuple[str, str]:
-    """Split a name into the path of its profile or Python file, and its class; empty if it names none."""
     if name.startswith(PREFIX):
         profile = name.removeprefix(PREFIX)
         return (profile if is_path(profile) else ""), ""
@@ -95,7 +94,6 @@ def _named(name: str, path: Path, attribute: str) -> str:
 
 
 def _found(name: str, folders: Iterable[Path]) -> Path | None:
-    """Return the file in the first folder that has it; None if none has, or `name` is absolute."""
     if Path(name).is_absolute():
         return None
     for folder in folders:
@@ -217,11 +215,6 @@ def with_located(experiment: Experiment, own_folder: Path) -> Experiment:
 
 
 def _check_values(kind: str, found: Sequence[str], given: Sequence[str]) -> None:
-    """Check that no two names mean the same thing, because their cases would be equal.
-
-    Raises:
-        RequestError: an axis has two such names.
-    """
     same = [_whole(kind, name) for name in found]
     for place, name in enumerate(same):
         if (first := same.index(name)) != place:

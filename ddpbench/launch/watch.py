@@ -163,7 +163,6 @@ class LaunchRunner:
         return directory
 
     def _turn_of(self, plan: LaunchPlan) -> dict[str, str]:
-        """Return the variable that makes ranks wait for their turn between blocks; empty if they do not."""
         turn = self._turn
         waits = (
             turn is not None and not turn.alone and plan.purpose == "measure" and not whole_because(plan.case)

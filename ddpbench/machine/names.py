@@ -152,7 +152,7 @@ def listed_text() -> str:
 
 
 def _processes(inodes: AbstractSet[int]) -> dict[int, tuple[int, int]]:
-    """Return the process that opened each socket, and its user, as far as this user may see processes."""
+    """Return the process that opened each socket, and the process's user, where this user may see them."""
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
     opened_by: dict[int, dict[int, tuple[int, int]]] = {}
     for folder in _PROC.glob("[0-9]*"):

@@ -62,7 +62,6 @@ def _each(folder: Path, pattern: str) -> str:
 
 
 def _boost(cpus: Path) -> str:
-    """Return "on" if cores may exceed their nominal clock, "off" if not, "" if unknown."""
     held = _line(cpus / "intel_pstate/no_turbo")
     allowed = _line(cpus / "cpufreq/boost") or {"0": "1", "1": "0"}.get(held, "")
     return {"0": "off", "1": "on"}.get(allowed, "")

@@ -126,7 +126,7 @@ def replace_user_file(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """A name in an open folder, so that output stays in this folder if another takes its place."""
+    """A name in an open folder, so that output reaches this folder even after a rename."""
 
     folder: int
     itself: Path
@@ -326,7 +326,7 @@ def _replace(target: _Target, data: bytes) -> None:
 
 
 def _keep_attributes(descriptor: int, target: Path, before: os.stat_result) -> None:
-    """Give a new file the owner, group, mode and access list of the one that it replaces, as far as possible."""
+    """Give a new file the attributes of the one that it replaces, as far as possible."""
     mode = before.st_mode & 0o777
     now = os.fstat(descriptor)
     if (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):

@@ -142,7 +142,6 @@ def _rank_killed(records: LaunchRecords, seen: Seen, *, oom: bool) -> LaunchVerd
 
 
 def _left_early(records: LaunchRecords, seen: Seen) -> LaunchVerdict | None:
-    """Blame a rank without a record if it failed first, or if all other failures are lost connections."""
     outcomes = _outcomes(records)
     left = [
         rank

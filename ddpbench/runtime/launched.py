@@ -325,7 +325,7 @@ class LaunchedRanks:
                     os.kill(pid, number)
 
     def _end(self) -> None:
-        """Ask the launcher to end, so that it ends ranks that are not its descendants; then kill the rest."""
+        """End the launcher, which ends ranks that are not its descendants; then kill the rest."""
         process = self._process
         if process is None or process.returncode is not None:
             return

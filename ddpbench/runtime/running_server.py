@@ -170,7 +170,6 @@ class RunningServer:
         return [json.loads(line) for line in lines]
 
     def _ended(self, code: int) -> str:
-        """Describe how the server ended, which its log does not say if the kernel killed it."""
         if code >= 0:
             return f"ended with exit code {code}"
         killed = f"was killed by {signal_name(-code)}"

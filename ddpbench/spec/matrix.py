@@ -116,7 +116,7 @@ def _plan_case(
     devices: Devices,
     problems: list[Problem],
 ) -> PlannedCase | None:
-    """Return a combination's case, with a reason if it will not run; None with a problem if it cannot be one."""
+    """Return a combination's case, with a reason if it will not run; None if it cannot be a case."""
     strategy = catalog.strategy(setting["strategy"])
     workload = catalog.workload(setting["workload"])
     layout = _layout(experiment, setting, problems)
@@ -432,7 +432,6 @@ def _layout_problem(experiment: Experiment, setting: Mapping[str, Any]) -> Probl
 def _links(
     setting: Mapping[str, Any], strategy: StrategyInfo, world_size: int, nodes: int, problems: list[Problem]
 ) -> str | None:
-    """Return `Case.fabric`, empty if the case would not use one; None with problems if invalid."""
     if setting["fabric.bandwidth"] is None:
         return ""
     fields = {name: setting[f"fabric.{name}"] for name in FabricSettings.model_fields}

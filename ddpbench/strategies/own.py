@@ -21,7 +21,6 @@ _MADE: dict[str, Strategy[Any]] = {}
 
 
 def _number(value: object) -> object:
-    """Refuse values such as tensors, which pydantic would accept as numbers."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise PydanticCustomError("number", "input should be a number")
     return value

@@ -48,7 +48,6 @@ def _nccl_version() -> str:
 
 
 def _pci_address(properties: Any) -> str | None:
-    """Return a GPU's PCI address as in sysfs, such as `0000:3b:00.0`; None if torch is too old."""
     try:
         domain, bus, device = properties.pci_domain_id, properties.pci_bus_id, properties.pci_device_id
     except AttributeError:

@@ -179,8 +179,6 @@ class _Chain:
 
 
 class _Chains:
-    """Stores unused chains, because building one takes as long as walking it."""
-
     def __init__(self) -> None:
         self._free: list[_Chain] = []
 

@@ -152,7 +152,6 @@ class ClaimedEffect:
         return before.kind == self.kind and before.steps == self.steps and mine == others
 
     def _on(self, side: str) -> str:
-        """Return a side's words with `on` or `with` before a setting, but not before a strategy's name."""
         if not self.common:
             return side
         return f"{'on' if self.fast.layout else 'with'} {side}"
@@ -295,7 +294,6 @@ def _ends(effect: ClaimedEffect, cases: Sequence[CaseRun]) -> list[CaseRun]:
 
 
 def _at_size_of(end: CaseRun, effect: ClaimedEffect, cases: Sequence[CaseRun]) -> CaseRun | None:
-    """Return the case like those of `effect` that has the ranks and nodes of `end`; None if there is none."""
     own = {grouping.alike(run.case, but=_SIZE) for run in _ends(effect, cases)}
     for run in cases:
         same = all(

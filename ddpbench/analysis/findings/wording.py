@@ -105,7 +105,7 @@ def conditions(runs: Sequence[CaseRun], *, late: bool = True) -> tuple[str, ...]
 
 
 def _other_kernels(runs: Sequence[CaseRun]) -> list[str]:
-    """Name the cases whose model another library than torch computes; empty if all cases have the same library."""
+    """Name the cases whose model another library than torch computes; empty if all use the same."""
     others = [run for run in runs if traits_of(run.case).engine != "torch"]
     names = list(dict.fromkeys(called(run, runs) for run in others))
     if not names or len({traits_of(run.case).engine for run in runs}) == 1:

@@ -382,7 +382,6 @@ def _compared_steps(a: CaseRun, b: CaseRun, *, paired: bool) -> tuple[Interval, 
 
 
 def _begin_s(base: Side, new: Side, *, paired: bool) -> float:
-    """Return the seconds that an interleaved comparison of these sides needs before its first round."""
     if not paired:
         return sum(begin_wall_s(RunDir(side.path), side.cases) for side in (base, new))
     longest = max((wall for side in (base, new) for wall in session_walls_s(RunDir(side.path))), default=0.0)

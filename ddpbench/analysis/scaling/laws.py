@@ -175,7 +175,7 @@ def _brought(marginal: float) -> str:
 
 
 def _knee(points: Sequence[LawPoint]) -> tuple[int | None, Sentence]:
-    """Return the knee, after which each added rank brings less than `KNEE_CUT` of a rank, and a sentence on it."""
+    """Return the knee, from which an added rank brings less than `KNEE_CUT` of a rank, and a sentence on it."""
     largest = points[-1].world_size
     knee: int | None = None
     for before, point in zip([1, *(p.world_size for p in points)], points, strict=False):

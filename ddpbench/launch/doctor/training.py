@@ -130,7 +130,6 @@ def why_not(
 
 
 def _why_no_model(catalog: Catalog, way: Way, strategy: str) -> str | None:
-    """Return why a strategy can train none of `MODELS` on the device; None if it can train one."""
     reasons = [why_not(catalog, way, strategy=strategy, workload=model) for model in MODELS]
     return None if None in reasons else reasons[0]
 

@@ -296,7 +296,6 @@ print(json.dumps(places))
 
 
 def _module(side: Placed, name: str) -> Path | None:
-    """Return the file (or a package's folder) from which a side imports a module; None if not found."""
     first, *rest = name.rpartition(":")[0].split(".")
     try:
         done = subprocess.run(

@@ -172,7 +172,7 @@ def is_side_word(word: str) -> bool:
 
 
 def _is_folder(word: str) -> bool:
-    """Return whether a word is a folder that no other user may have made: it must not replace a commit."""
+    """Return whether a word is a trusted folder. Another user's folder must not stand in for a commit."""
     return Path(word).is_dir() and not is_decoy(word)
 
 
@@ -504,7 +504,6 @@ def top_of(folder: Path) -> Path | None:
 
 
 def _top_among(folder: Path, places: Sequence[Path]) -> Path | None:
-    """Return the root of the repository around a folder if one of `places` is in it or in a worktree of it."""
     own = _store(folder)
     return top_of(folder) if own is not None and own in map(_store, places) else None
 

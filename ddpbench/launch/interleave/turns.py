@@ -406,7 +406,6 @@ class _Process:
         self._heard.put(None)
 
     def _leave_turnstile(self) -> None:
-        """Tell the turnstile that the other side need not wait for this one in this round."""
         if self._turnstile is not None:
             self._turnstile.leave(self.name)
 
@@ -453,7 +452,7 @@ class _Process:
                 )
 
     def check_alive(self) -> None:
-        """End the side if it has sent no message for too long; for times when no other method waits for one.
+        """End the side if it has sent no message for too long, when nothing else waits for one.
 
         Raises:
             LaunchError: the side was silent for too long.

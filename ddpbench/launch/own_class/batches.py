@@ -58,11 +58,6 @@ def batch_of(tracer: Tracer, loop: TrainingLoop) -> Batch:
 
 
 def _goes_through(tracer: Tracer, node: ast.expr, scope: Scope) -> tuple[Origin, Path, Path | None]:
-    """Return the origin of what a loop iterates over, without wrappers such as `tqdm`, and two index paths.
-
-    The first leads from the loop's target to the batch, the second to its number (None unless `enumerate` counts from
-    0).
-    """
     found = tracer.trace(node, scope)
     if isinstance(found.node, ast.Call) and found.node.args:
         name = last_name(found.node)

@@ -509,7 +509,6 @@ class Effects:
         return ast.unparse(target) + " ".join(ast.unparse(each.value) for each in bound)
 
     def _does(self, call: ast.Call, where: _Where) -> str:
-        """Return the part of the training, such as `model`, that a call changes; empty if surely none."""
         func, name = call.func, last_name(call)
         called = self.loop.body_scope if call is self.loop.call else self._called(call, where.scope)
         taint: dict[str, str] = {}
@@ -779,7 +778,6 @@ class Effects:
         return self._part(value, where, depth + 1, whole=whole)
 
     def _key(self, items: ast.expr, where: _Where, depth: int, whole: bool) -> str:
-        """Return the part to which a dictionary's keys belong, such as `model` for parameters; empty if none."""
         of = (
             items.func.value
             if isinstance(items, ast.Call) and isinstance(items.func, ast.Attribute)

@@ -114,7 +114,6 @@ def follow_training(tracer: Tracer, loop: TrainingLoop) -> None:
 
 
 def _is_evaluating(call: ast.Call, caller: Scope) -> bool:
-    """Return whether a call is made without gradients, or after `eval()` with no `train()` in between."""
     modes = [
         each
         for each in here(caller.node.body)
@@ -145,7 +144,6 @@ def _is_of(tracer: Tracer, call: ast.Call, caller: Scope, called: Scope) -> bool
 
 
 def _excludes(scope: Scope, one: ast.Call, other: ast.Call) -> bool:
-    """Return whether the calls are in opposite branches of an `if`, so that a run makes only one."""
     for each in here(scope.node.body):
         if isinstance(each, ast.If):
             taken, rest = list(here(each.body)), list(here(each.orelse))
@@ -314,9 +312,9 @@ def _inlined(body: list[ast.stmt], call: ast.Call, function: FunctionNode) -> li
 
 
 def _without_nonlocal(body: list[ast.stmt], nested: list[ast.stmt]) -> list[ast.stmt] | None:
-    """Replace the call of a nested function that calls `backward` and uses `nonlocal` by its statements.
+    """Replace the only call of a nested function that calls `backward` and uses `nonlocal` by its statements.
 
-    None unless there is exactly one such function, with one call, which can be replaced.
+    None if there is no such call, or if it cannot be replaced.
     """
     steps = [
         each

@@ -58,9 +58,9 @@ def models_of(
 
 
 def _whole(tracer: Tracer, node: ast.expr, scope: Scope, called: list[Origin]) -> tuple[ast.expr, Origin]:
-    """Return the module around `node`, such as `model` for `model.head`, as (expression, origin).
+    """Return the module that contains `node`, such as `model` for `model.head`, as (expression, origin).
 
-    Return `node` itself if nothing contains it, or if the loop calls it directly, as a GAN's generator.
+    A module that the loop calls directly, as a GAN's generator, is returned itself.
     """
     part = tracer.trace(node, scope)
     holder = node.value if isinstance(node, ast.Attribute) else None
@@ -135,7 +135,6 @@ def settings_of(tracer: Tracer, module: Origin) -> dict[str, list[ast.AST]]:
 
 
 def _setting(node: ast.AST) -> tuple[str, ast.expr | None]:
-    """Return the method that sets a module's mode or freezes it, such as `eval`, and the module, or None."""
     if isinstance(node, ast.For) and last_name(node.iter) == "parameters" and isinstance(node.iter, ast.Call):
         frozen = any(_freezes(each) for each in here(node.body))
         return "requires_grad_", getattr(node.iter.func, "value", None) if frozen else None

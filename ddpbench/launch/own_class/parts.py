@@ -53,7 +53,6 @@ def parts_of(tracer: Tracer, model: Origin, base: ast.expr, depth: int = 0) -> E
 
 
 def _held(tracer: Tracer, of: Origin, base: ast.expr) -> Iterator[tuple[ast.expr, ast.expr | None]]:
-    """Yield a container's components, each with an expression that reads it from `base`, or None if unknown."""
     node = of.node
     if isinstance(node, ast.Dict):
         for key, value in zip(node.keys, node.values, strict=True):

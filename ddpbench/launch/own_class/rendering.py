@@ -439,10 +439,6 @@ class _Pass(ast.NodeTransformer):
         return copy(first)
 
     def _changed(self, found: Origin) -> ast.expr | None:
-        """Return a name for a configuration object that the script changes after making it, else None.
-
-        The statements that make and change it are put before the method's others.
-        """
         if self.to.keeps or last_name(found.node) not in self.tracer.script.classes:
             return None
         bound = self.tracer.bindings(found.scope)
@@ -538,7 +534,6 @@ def _definitions(scope: Scope) -> dict[str, ast.ClassDef]:
 
 
 def _as_of(node: ast.expr, made: ast.expr) -> ast.expr:
-    """Give an expression the number of the script's node that it replaces, which marks that as copied."""
     made.place = place_of_node(node)  # type: ignore[attr-defined]
     return made
 

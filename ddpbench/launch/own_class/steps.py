@@ -395,7 +395,6 @@ class _Unmoved(ast.NodeTransformer):
         )
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """Replace an attribute of `self` that only a step uses, such as its loss, with a local variable."""
         if isinstance(node.value, ast.Name) and node.value.id == "self" and node.attr in self.local:
             return ast.Name(node.attr, node.ctx)
         return self.generic_visit(node)

@@ -246,7 +246,6 @@ class Tracer:
         return None
 
     def _is_set_outside(self, name: str, own: ast.ClassDef, depth: int) -> bool:
-        """Return whether an attribute is set through a name other than `self`, as in `t.lr = 0.1`."""
         passed, found = len(self._way), False
         for key in (name, ""):
             waiting = self._set_elsewhere.pop(key, [])  # to avoid endless recursion by `trace`
@@ -867,7 +866,6 @@ def _name(scope: Scope) -> str:
 
 
 def _computes_attributes(own: ast.ClassDef, script: Script) -> bool:
-    """Return whether a class computes attributes, other than by reading an entry of that name."""
     for name in ("__getattr__", "__getattribute__"):
         found = script.method(own, name)
         if found is None:

@@ -239,7 +239,6 @@ class Unchanged(Sites):
         return len(reads) == 1 and not any(isinstance(each, _LOOPS) for each in around)
 
     def _is_allowed(self, site: ast.AST, step: TraceStep, read: ast.AST, value: ast.expr | None) -> bool:
-        """Return whether a change is harmless: the class makes it too, or it comes after the read."""
         statement = self.variables.statement(site)
         if id(site) in self._body or id(statement) in self._body:
             return self._is_taken(statement) or not (

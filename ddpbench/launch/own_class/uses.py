@@ -242,9 +242,9 @@ class Calls(ABC):
     def _parameters(
         self, node: ast.expr, parent: ast.AST, call: ast.Call
     ) -> list[tuple[ScopeVariable, bool]] | None:
-        """Return the parameters that receive an argument; None if a library is called.
+        """Return the parameters that receive an argument, each with True if it also receives others, as `*rest` does.
 
-        Each is paired with True if it receives other arguments as well, as `*rest` does.
+        None if a library is called.
         """
         found: list[tuple[ScopeVariable, bool]] = []
         functions = self.values.functions(call.func)

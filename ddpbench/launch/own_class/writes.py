@@ -205,7 +205,6 @@ class Writes(AttributeWrites):
         return None
 
     def _binds_again(self, name: str, scope: Scope, line: int) -> bool:
-        """Return whether a name may be bound more than once, not counting bindings that always follow `line`."""
         variable = self.variables.named(name, scope.node)
         if (variable, line) not in self._rebound:
             stores = [

@@ -340,7 +340,6 @@ class _Writer(LoopMethods, UpdateMethods):
                         yield part, self.variables.statement(each.value)
 
     def _copied_late(self) -> Iterator[tuple[str, ast.stmt]]:
-        """Yield the statements that copy a model after its optimizer, which then updates the original."""
         keys = {each.key for each in self.models.values()}
         for scope in self.tracer.scopes:
             made = [o.node.lineno for o in self.updates.all.values() if o.scope.node is scope.node]

@@ -103,7 +103,6 @@ def gpus_per_node(request: Request, shape: JobShape, cases: Sequence[Case]) -> f
 
 
 def _gpus_in(value: str) -> int | None:
-    """Return the GPUs in a list such as `gpu:a100:8,nvme:1`; None if it lists none."""
     counts = [int(match[1] or 1) for part in value.split(",") if (match := _GPUS.fullmatch(part.strip()))]
     return sum(counts) if counts else None
 

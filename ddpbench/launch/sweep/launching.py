@@ -70,9 +70,9 @@ class Launching:
         )
 
     def _has_short_blocks(self, case: Case) -> bool:
-        """Return whether a case's blocks are as short as those of launches that alternate, even if it runs alone.
+        """Return whether a case's blocks are as short as those of alternating launches.
 
-        In a comparison of two sides, the turn decides.
+        This also applies to its launches that run alone. In a comparison of two sides, the turn decides.
         """
         turns = self._budget.turns if self._turn is None else "launches"
         return turns == "blocks" or alternates(case, self._progress.plan.runnable, turns)

@@ -122,7 +122,6 @@ class Rotating:
     def _lost(
         self, plans: Mapping[PlannedCase, LaunchPlan], together: InterleavedLaunches
     ) -> Sequence[PlannedCase]:
-        """Return the cases whose launches are to be repeated alone, because their fork server ended; report them."""
         lost = [entry for entry in plans if entry.case.case_id in together.lost]
         if lost:
             self.alone.update(lost)

@@ -98,7 +98,7 @@ class Sweep:
         return self.result
 
     def _take_back(self, made: Made, error: BaseException) -> None:
-        """After an error, remove a new run's files if it has no measurements, so that no later try resumes it."""
+        """Remove a new run's files after an error before any measurement, so that no later try resumes it."""
         if isinstance(error, KeyboardInterrupt):
             self.result.stop_reason = "interrupted"
         elif self._prepared.resumes:

@@ -39,7 +39,6 @@ _PHONE_PANEL_IN = 3.2
 
 
 def _rate(row: Row) -> float | None:
-    """Return the links' bandwidth (bit/s); None if they differ or there are none."""
     links = links_of(row.case.fabric)
     return links.bandwidth[0] if links is not None and len(links.bandwidth) == 1 else None
 

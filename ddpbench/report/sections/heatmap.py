@@ -213,7 +213,6 @@ _Cells = Mapping[tuple[int | str, BucketCap], Row]
 
 
 def _longer(row: Row, sizes_rows: Sequence[Row], standings: Mapping[str, Standing]) -> float | None:
-    """Return by which fraction the step exceeds its row's shortest, paired by round if both were compared."""
     times = {
         one.case_id: one.step_time_s.value for one in sizes_rows if one.ok and one.step_time_s is not None
     }

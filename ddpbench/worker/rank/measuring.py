@@ -185,7 +185,7 @@ class Measurement:
     def _instrument_steps(self, *, wanted: int) -> None:
         """Record spans and transfers of at least `wanted` steps of a new replica.
 
-        If transfers cannot be timed, record nothing: it would look as if the ranks had sent nothing.
+        If transfers cannot be timed, nothing is recorded. Spans alone would look as if the ranks had sent nothing.
         """
         self._heartbeat.enter("instrumented steps")
         if self._distributed and not _times_transfers(self._case):

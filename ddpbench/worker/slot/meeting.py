@@ -230,7 +230,7 @@ def _opened_store(
 def _listener(place: SlotPlace) -> socket.socket | None:
     """Return a socket on MASTER_ADDR's interface, or None to let torch listen on all interfaces.
 
-    None if MASTER_ADDR resolves here to an address that other hosts cannot use, such as a loopback from /etc/hosts.
+    None is for an address that other hosts cannot use, such as a loopback from /etc/hosts.
     """
     try:
         found = resolve(place.master_addr, place.master_port)

@@ -148,7 +148,6 @@ class EachStep:
                 yield proof
 
     def _as_if(self, coarse: float) -> str:
-        """Return a clause about the roundoff that the errors suggest, if it exceeds the stated one; else `""`."""
         stated = self._sent.roundoff
         if not stated < coarse < math.inf:
             return ""

@@ -745,9 +745,9 @@ def _fault_of_sending(
 def _sent_of_kept(
     comparer: Comparer, replica: CompensatedReplica, step: Callable[[], Tensors], count: int
 ) -> Tensors | None:
-    """Return the sum sent in `count` steps with zero gradients, which can only be left from earlier steps.
+    """Return the sum sent in `count` steps with zero gradients; None if such steps are impossible.
 
-    None if the strategy trains other parameters, because their gradients are not zero.
+    The strategy can then only send gradients left from earlier steps.
     """
     zeroed: list[None] = []
 

@@ -213,7 +213,7 @@ def _twice(training: Training) -> str:
 
 
 def _setting(training: Training, key: str) -> str | None:
-    """Return a DDP option's name if it is off, `""` if it is on, None if the strategy lacks it."""
+    """Return a DDP option's name if off, `""` if on, and None if the strategy does not have it."""
     if key not in type(training.options).model_fields:
         return None
     return "" if getattr(training.options, key) else _option(training, key)

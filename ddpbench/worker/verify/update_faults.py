@@ -153,10 +153,6 @@ class UpdateFaults:
         )
 
     def _after_loss(self) -> torch.nn.Module:
-        """Return a fresh model after one loss, since an update may need what it stores.
-
-        Not computed if the loss communicates or the class makes its own step.
-        """
         model = self._one.fresh()
         if not self._prover.gathers and not self._one.training.workload.owns_step:
             self._one.call_loss(model)

@@ -63,12 +63,6 @@ def _check_unchanged(contents: Mapping[Path, bytes], written: str) -> None:
 
 
 def _write_all(folder: Path, contents: Mapping[Path, bytes]) -> None:
-    """Write these files; if one fails, remove those that did not exist before.
-
-    Raises:
-        OutputError: an existing file was edited.
-        OSError: a file cannot be written.
-    """
     record, written = folder / _WRITTEN, ""
     with suppress(FileNotFoundError, UnreadableError):
         written = read_bytes(record, MOST_NOTES).decode("ascii", "replace")

@@ -142,7 +142,6 @@ def _runs_in(path: Path) -> tuple[list[Path], dict[Path, str]]:
 
 
 def _run_directories(folders: Sequence[Path]) -> tuple[list[Path], dict[Path, str]]:
-    """Return the runs in folders that are not hidden, and why others are none (empty if unknown)."""
     runs: list[Path] = []
     others: dict[Path, str] = {}
     for folder in folders:

@@ -180,7 +180,6 @@ def history_of(sides: Sequence[Side], *, only: str = "", alpha: float = ALPHA) -
 
 
 def _over_runs(sides: Sequence[Side]) -> list[tuple[CaseRun, list[CaseRun | None]]]:
-    """Return each case's result in its first run and in all runs (None where missing), matched as `compare` does."""
     found: list[tuple[CaseRun, list[CaseRun | None]]] = []
     for number, side in enumerate(sides):
         pairs = matched([first for first, _ in found], side.cases)

@@ -103,7 +103,6 @@ def failures_table(costs: Sequence[FailureCosts]) -> Table:
 
 
 def _at_pace(cost: FailureCosts) -> Cell:
-    """Return the time until steps are as fast as before, and how many launches never were."""
     if cost.found.regained_launches == cost.found.recoveries:
         return Cell.estimate(cost.found.regained)
     return Cell(

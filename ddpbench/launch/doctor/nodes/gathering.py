@@ -286,9 +286,9 @@ def _answer_s(count: int) -> float:
 
 
 def _try_all(me: Node, nodes: Sequence[Node], listener: socket.socket) -> list[NodePair]:
-    """Measure this node's pairs, round by round; in each pair, the node with the lower number connects.
+    """Measure this node's pairs, round by round; the node with the lower number connects.
 
-    Return the pairs that this node connected, then those whose other node should have connected but did not.
+    Return the pairs that this node connected, then those whose other node did not connect.
     """
     found: list[NodePair] = []
     with ExitStack() as stack:

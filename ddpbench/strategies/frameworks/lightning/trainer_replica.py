@@ -131,7 +131,6 @@ class TrainerReplica(DdpInsideReplica):
         ddp.register_forward_hook(lambda *_: recorder.add_span("forward", start, recorder.mark()))
 
     def _note_broadcasts(self) -> None:
-        """Record newer Lightning's broadcast before each batch, in which rank 0 says whether to stop."""
         loop, recorder, reducers = self._trainer.fit_loop.epoch_loop, self.job.recorder, self.reducers
         tell = getattr(loop, "_broadcast_sigterm_tensor", None)
         if tell is None or reducers.hook is None:
