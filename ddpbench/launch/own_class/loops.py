@@ -314,7 +314,7 @@ def _inlined(body: list[ast.stmt], call: ast.Call, function: FunctionNode) -> li
 def _without_nonlocal(body: list[ast.stmt], nested: list[ast.stmt]) -> list[ast.stmt] | None:
     """Replace the only call of a nested function that calls `backward` and uses `nonlocal` by its statements.
 
-    None if there is no such call, or if it cannot be replaced.
+    None without exactly one call, or if it cannot be replaced.
     """
     steps = [
         each
