@@ -53,6 +53,7 @@ class UpdateFaults:
         self._gap = 0.0
         self._gap_by_samples = 0.0
         self._rounds: str | None = None
+        self._together: str | None = None
 
     def found(self, *, exactly: bool = False) -> str:
         """Return why updates cannot be compared; `""` if one process can repeat them.
@@ -195,10 +196,11 @@ class UpdateFaults:
 
     def computed_together(self) -> str:
         """Return the class name of an optimizer in which a parameter's update depends on other parameters, or `""`."""
-        # A class that makes its steps itself has no loss from which to compute a gradient.
-        owns_step = self._one.training.workload.owns_step
-        gradient = None if owns_step else self._one.average(self._one.fresh())
-        kept = random_state()
-        class_name = computed_together(self._after_loss, self._one.training.make_optimizer, gradient)
-        set_random_state(kept)
-        return class_name
+        if self._together is None:
+            # A class that makes its steps itself has no loss from which to compute a gradient.
+            owns_step = self._one.training.workload.owns_step
+            gradient = None if owns_step else self._one.average(self._one.fresh())
+            kept = random_state()
+            self._together = computed_together(self._after_loss, self._one.training.make_optimizer, gradient)
+            set_random_state(kept)
+        return self._together
