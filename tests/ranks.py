@@ -33,6 +33,7 @@ _SERVER.set_forkserver_preload(
         "torch.distributed.fsdp",
         "torch.distributed.optim",
         "torch.nn.parallel",
+        "torch.utils.flop_counter",  # which each proof would import
         "pytest",  # a child imports the parent's main module
         "tests.strategies.training",
         "tests.strategies.sharding",
