@@ -16,7 +16,7 @@ from pathlib import Path
 LONGEST = 600
 """Most characters of an exception's text that are quoted in full."""
 _TRACEBACK = "Traceback (most recent call last):"
-_FRAME = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
+_FRAME = re.compile(r'^[ \t]+File "([^"]+)", line (\d+)', re.MULTILINE)
 _WORKER = re.compile(r"^Caught \w+ in (DataLoader worker process \d+|replica \d+ on device \S+)\.")
 _NOISE = re.compile(
     r"CUDA kernel errors might|For debugging consider passing|Compile with .?TORCH_USE_CUDA_DSA|Device-side assertion|"
@@ -25,8 +25,7 @@ _NOISE = re.compile(
     r"Parameter indices which did not receive grad|from user code:$|Developer debug context|For more details "
 )
 """Beginnings of lines in torch's messages that help to debug torch but do not tell the cause."""
-_ASKS_DEBUG = re.compile(r"\s*[^.\n]*TORCH_DISTRIBUTED_DEBUG[^.\n]*\.?")
-"""Torch's advice to set TORCH_DISTRIBUTED_DEBUG, left out: under DETAIL, DDP over gloo ends with a segfault."""
+_DEBUG = "TORCH_DISTRIBUTED_DEBUG"
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`'\"(\d])|\n")
 _LIBRARIES = tuple(
     os.path.realpath(path) + os.sep
@@ -169,7 +168,7 @@ def meaningful(text: str) -> str:
     """
     if _TRACEBACK in text:
         return _of_traceback(text)
-    text = _ASKS_DEBUG.sub("", text)
+    text = _without_debug_advice(text)
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not _NOISE.match(line) and not set(line) <= set("-=~^* ")]
     joined = ""
@@ -179,6 +178,21 @@ def meaningful(text: str) -> str:
         )
         joined += f"{separator}{line}" if joined else line
     return _shortened(joined)
+
+
+def _without_debug_advice(text: str) -> str:
+    """Return a text without the sentences in which torch advises to set TORCH_DISTRIBUTED_DEBUG.
+
+    Under DETAIL, DDP over gloo ends with a segfault. No pattern is used, because its time would grow with the square of
+    a sentence's length.
+    """
+    kept = ""
+    while _DEBUG in text:
+        before, _, text = text.partition(_DEBUG)
+        kept += before[: max(map(before.rfind, ".\n")) + 1].rstrip()
+        end = re.search(r"[.\n]", text)
+        text = "" if end is None else text[end.start() :].removeprefix(".")
+    return kept + text
 
 
 def _begins(line: str) -> bool:
@@ -201,7 +215,7 @@ def _of_traceback(text: str) -> str:
 
 
 _CALLBACK = "Got the following error when running the callback: "
-_CALLED_AT = re.compile(r"^\s+(\S.*)\((\d+)\): ", re.MULTILINE)
+_CALLED_AT = re.compile(r"^[ \t]+(\S.*)\((\d+)\): ", re.MULTILINE)
 
 
 def _of_callback(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import random
 import re
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import ddpbench
 from ddpbench import naming
 from ddpbench.analysis import summarize
 from ddpbench.analysis.regression.saved import read_saved
@@ -101,6 +103,120 @@ SHAPES = {
 def test_no_text_takes_long_to_be_shown(shape: str, shown: Callable[[str], str]) -> None:
     with patience():
         assert shown(SHAPES[shape])
+
+
+PACKAGE = Path(ddpbench.__file__).parent
+TEXT = 20_000
+EVERYWHERE = (
+    "a",
+    "1",
+    " ",
+    "\n",
+    "\t",
+    '"',
+    "'",
+    ".",
+    "-",
+    "_",
+    "[",
+    "(",
+    ";",
+    "1.",
+    "a.",
+    "a ",
+    " a",
+    "a\n",
+    "\n ",
+)
+SHORT = {
+    "report/draw/slim.py": "matplotlib's own numbers",
+    "launch/own_class/models.py": "names in a script that its user has asked about",
+    "units.py": "texts of 64 characters at most",
+}
+"""Files whose patterns may take a time that grows with the square of a text's length, each with its texts."""
+
+
+def patterns_of(path: Path) -> Iterator[tuple[int, re.Pattern[Any], set[str]]]:
+    """Yield the line of each pattern in a file, the pattern, and the names of the methods that search with it."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    calls = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    ]
+    used: dict[str, set[str]] = {}
+    for call in calls:
+        assert isinstance(call.func, ast.Attribute)
+        used.setdefault(ast.unparse(call.func.value), set()).add(call.func.attr)
+    named = {
+        id(node.value): ast.unparse(node.targets[0])
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+    }
+    for call in calls:
+        assert isinstance(call.func, ast.Attribute)
+        if (
+            ast.unparse(call.func.value) != "re"
+            or not call.args
+            or not isinstance(call.args[0], ast.Constant)
+        ):
+            continue
+        is_compiled = call.func.attr == "compile"
+        given = [one.value for one in call.keywords if one.arg == "flags"] + call.args[1:] * is_compiled
+        flags = eval(ast.unparse(given[0])) if given else 0
+        methods = used.get(named.get(id(call), ""), set()) if is_compiled else {call.func.attr}
+        yield call.lineno, re.compile(call.args[0].value, flags), methods
+
+
+class SlowError(Exception):
+    """A pattern takes too long."""
+
+
+@contextmanager
+def within_processor_s(seconds: float) -> Iterator[None]:
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise SlowError
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+def takes_long(pattern: re.Pattern[Any], methods: set[str]) -> str:
+    """Return what, repeated, makes a text in which the pattern takes long; empty if nothing is found."""
+    is_bytes = isinstance(pattern.pattern, bytes)
+    own = re.findall('[A-Za-z_:;#&@$"/ -]{2,}', pattern.pattern.decode() if is_bytes else pattern.pattern)
+    for unit in (*EVERYWHERE, *dict.fromkeys(own)):
+        text: Any = unit * (TEXT // len(unit)) + "\x01"
+        text = text.encode() if is_bytes else text
+        try:
+            with within_processor_s(0.5):
+                pattern.match(text)
+                pattern.fullmatch(text)
+                if methods - {"match", "fullmatch"}:
+                    sum(1 for _ in pattern.finditer(text))
+        except SlowError:
+            return unit
+    return ""
+
+
+def test_a_slow_pattern_is_found() -> None:
+    assert takes_long(re.compile(r"^\s+x", re.MULTILINE), {"search"}) == "\n"
+    assert takes_long(re.compile(r"\s*[^.\n]*WORDS"), {"sub"}) == "a"
+    assert takes_long(re.compile(r"^[ \t]+x", re.MULTILINE), {"search"}) == ""
+
+
+def test_no_pattern_takes_long_on_a_long_text() -> None:
+    found = {
+        f"{path.relative_to(PACKAGE)}:{line}": unit
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.relative_to(PACKAGE).as_posix() not in SHORT
+        for line, pattern, methods in patterns_of(path)
+        if (unit := takes_long(pattern, methods))
+    }
+    assert found == {}
 
 
 CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`)(.+?)(?<!`)\1(?!`)")

@@ -324,7 +324,7 @@ def _words_on_run(summary: RunSummary) -> Mapping[str, object]:
         else percent(summary.course.measured_share),
         "wall": format_seconds(summary.course.wall_s),
         "command": _resumes(summary),
-        "report_command": command("ddpbench", "report", summary.about.run_path),
+        "report_command": command("ddpbench", "report", Path(summary.about.run_path)),
         "version": VERSION,
     }
 
@@ -379,12 +379,12 @@ def _part(machine: Mapping[str, object], name: str) -> Mapping[str, object]:
 
 
 def _resumes(summary: RunSummary) -> str:
-    context = _part(summary.about.machine, "context")
+    context, path = _part(summary.about.machine, "context"), Path(summary.about.run_path)
     if "submitted_nodes" in context:
-        return command("ddpbench", "submit", str(Path(summary.about.run_path).parent))
+        return command("ddpbench", "submit", path.parent)
     if "planned_nodes" in context:
-        return command("ddpbench", "plan", summary.about.run_path)
-    return command("ddpbench", "sweep", str(Path(summary.about.run_path) / "experiment.toml"))
+        return command("ddpbench", "plan", path)
+    return command("ddpbench", "sweep", path / "experiment.toml")
 
 
 def _experiment(summary: RunSummary) -> Mapping[str, object]:

@@ -193,7 +193,7 @@ def fabric_overrides(text: str) -> list[str]:
     Raises:
         RequestError: the text cannot be parsed, or a number is out of range.
     """
-    *counts, rate = (part.strip() for part in re.split(r"\s*[x×]\s*", text.strip()))
+    *counts, rate = (part.strip() for part in re.split("[x×]", text))
     try:
         speed = parse_bit_rate(rate)
         if not 1 <= len(counts) <= 2 or not all(count.isascii() and count.isdecimal() for count in counts):

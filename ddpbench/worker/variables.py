@@ -6,8 +6,11 @@ ranks of its launch meet.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 from collections.abc import MutableMapping
+from typing import Any
 
 from ddpbench.host_names import connect
 from ddpbench.machine.ports import free_port
@@ -18,6 +21,8 @@ from ddpbench.workloads import is_import_path
 STORE_AT = "DDPBENCH_STORE_AT"
 """Variable with the address of the slots' store, set if MASTER_ADDR and MASTER_PORT are one launch's rendezvous."""
 _MASTER = ("MASTER_ADDR", "MASTER_PORT")
+_LOOPBACK = "127.0.0.1"
+_BACKLOG = 2048
 _USER_MEETS = "the user's code meets at"
 
 
@@ -32,14 +37,44 @@ def complete(env: MutableMapping[str, str], place: JobPlace, case: Case) -> None
     if env.get("DDPBENCH_STORE") and place.processes > 1:
         _meet_elsewhere(env, place)
     elif any(name not in env for name in _MASTER):
-        env["MASTER_ADDR"] = "127.0.0.1"
+        env["MASTER_ADDR"] = _LOOPBACK
         env["MASTER_PORT"] = str(free_port())
+    here = place.processes == 1 or env.get("DDPBENCH_RENDEZVOUS")
+    if here and place.rank == 0 and env["MASTER_ADDR"] == _LOOPBACK:
+        _serve_on_loopback(int(env["MASTER_PORT"]))
 
 
 def complete_alone(env: MutableMapping[str, str]) -> None:
     """Set in `env` all variables that torchrun sets, for a process that is the only rank."""
     alone = JobPlace(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=())
-    env.update(_torchruns(alone, 1, 1), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+    port = free_port()
+    env.update(_torchruns(alone, 1, 1), MASTER_ADDR=_LOOPBACK, MASTER_PORT=str(port))
+    _serve_on_loopback(port)
+
+
+_served: list[Any] = []
+"""The stores that this process serves, which end with it."""
+
+
+def _serve_on_loopback(port: int) -> None:
+    """Serve torch's store at a port of the loopback interface, for a group that the user's code forms as rank 0.
+
+    torch would serve the store on all interfaces, where any host could connect to it. It uses a store that this process
+    serves already (`multi_tenant`). If the port has just been taken, do nothing: torch will report it.
+    """
+    from torch._C._distributed_c10d import TCPStore
+
+    with contextlib.suppress(OSError):
+        listener = socket.create_server((_LOOPBACK, port), backlog=_BACKLOG)
+        store = TCPStore(
+            _LOOPBACK,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            multi_tenant=True,
+            master_listen_fd=listener.detach(),
+        )
+        _served.append(store)
 
 
 def _torchruns(place: JobPlace, per_node: int, nodes: int) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import ddpbench
+from ddpbench.analysis.read.status import resume_command
 from ddpbench.cli import run as cli
 from ddpbench.cli import submit
 from ddpbench.errors import IdentityError, OutputError, RequestError
@@ -371,3 +373,22 @@ def test_a_merge_follows_nobody_elses_link_in_a_shared_folder(
     ):
         merge([run.path for run in runs], shared / "results" / "out")
     assert list(mine.iterdir()) == []
+
+
+def test_a_runs_name_adds_no_setting_to_the_merged_experiment(
+    runs: tuple[RunDir, RunDir], tmp_path: Path
+) -> None:
+    one, two = runs
+    named = two.path.rename(tmp_path / "two\nquestion = 'x'\x1b")
+    merge([one.path, named], tmp_path / "both\n[base]")
+    text = (tmp_path / "both\n[base]/experiment.toml").read_text(encoding="utf-8")
+    assert tomllib.loads(text) == {}
+
+
+def test_the_path_of_a_merged_run_becomes_no_option(runs: tuple[RunDir, RunDir], tmp_path: Path) -> None:
+    one, two = runs
+    merged = merge([one.path, two.path], tmp_path / "both").run.merged
+    data = json.loads(merged.read_text(encoding="utf-8"))
+    data["sources"][1]["path"] = "--set=base.workload=x.py:X"
+    merged.write_text(json.dumps(data), encoding="utf-8")
+    assert "ddpbench sweep ./--set=base.workload=x.py:X" in resume_command(tmp_path / "both")

@@ -13,13 +13,15 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 
+from ddpbench.collectives.exchange import gather_values, whole
+from ddpbench.machine.ports import free_port
 from ddpbench.runtime.trial import within_own
 from ddpbench.spec import Case, PlannedCase
 from ddpbench.worker.place import JobPlace
 from ddpbench.worker.server import _found
 from ddpbench.worker.training.asked_group import formed_when_asked
 from ddpbench.worker.training.exchanges import noticing_exchanges
-from ddpbench.worker.variables import STORE_AT, complete, slots_store
+from ddpbench.worker.variables import STORE_AT, complete, complete_alone, slots_store
 from tests.ranks import run_ranks
 from tests.worker.test_refusals import FILE, case_of
 
@@ -114,6 +116,35 @@ def _again(case: Case) -> int:
     assert "problem" not in found, found
     dist.barrier()  # `run_ranks` ends with one more
     return int(found["parameters"])
+
+
+@pytest.mark.ranks
+@pytest.mark.parametrize("processes", [1, 2])
+def test_other_hosts_do_not_reach_the_store_of_a_group_that_a_script_forms(processes: int) -> None:
+    """torch itself listens on all interfaces."""
+    found = run_ranks(store_listens_at, processes)
+    assert found[0] == ["0100007F"]
+
+
+def store_listens_at(rank: int, processes: int) -> list[str]:
+    """Return the addresses, as the kernel writes them, at which the store of a group that a script forms listens."""
+    (port,) = gather_values(free_port(), lambda value: whole(value, 65_535))[:1]
+    dist.destroy_process_group()  # the group of these tests
+    for name in TORCHRUNS:
+        os.environ.pop(name, None)
+    if processes == 1:
+        complete_alone(os.environ)
+    else:
+        os.environ |= {"DDPBENCH_RENDEZVOUS": "x", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        complete(os.environ, place_of(rank, processes), case_of("Sound", "ddp"))
+    dist.init_process_group("gloo")
+    dist.barrier()
+    lines = [
+        line for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text("ascii").splitlines()
+    ]
+    listening = [fields[1].split(":") for fields in map(str.split, lines) if fields[3] == "0A"]
+    dist.barrier()  # and `run_ranks` ends with one more
+    return [address for address, number in listening if int(number, 16) == int(os.environ["MASTER_PORT"])]
 
 
 @pytest.mark.ranks

@@ -122,8 +122,9 @@ def resume_command(path: Path | str, *flags: str, merged: Sequence[MergedRun] = 
 
 
 def _command(path: Path | str, starter: Starter, flags: Sequence[str]) -> str:
+    path = Path(path)  # of which `command` makes no option
     if starter == "submit":
-        return command("ddpbench", "submit", Path(path).parent, *flags)
+        return command("ddpbench", "submit", path.parent, *flags)
     if starter == "plan":
         lines = f"the lines of {command('ddpbench', 'plan', path)}"
         return f"{lines}, with {command(*flags)} at their end" if flags else lines

@@ -21,7 +21,7 @@ from ddpbench.launch.interleave.sides import (
 from ddpbench.side_code import innermost
 
 _PROJECT = ("pyproject.toml", "setup.cfg", "setup.py")
-_NAME = re.compile(r"""^\s*name\s*=\s*["']?([\w.-]+)""", re.MULTILINE)
+_NAME = re.compile(r"""^[ \t]*name[ \t]*=[ \t]*["']?([\w.-]+)""", re.MULTILINE)
 
 
 def repository_inside(place: Path, root: Path) -> Path | None:
@@ -157,7 +157,7 @@ def _is_same(folder: Path, sides: tuple[Placed, Placed], roots: Sequence[Path]) 
             commits.append(git(whole, "rev-parse", "HEAD"))
         else:
             return False
-    return _succeeds(top, "diff", "--quiet", *commits, "--", relative)
+    return _succeeds(top, "diff", "--no-ext-diff", "--no-textconv", "--quiet", *commits, "--", relative)
 
 
 def _projects(roots: Sequence[Path]) -> dict[str, Path]:

@@ -491,7 +491,7 @@ class _Process:
         self._process.send_signal(signal.SIGABRT)  # on which Python prints its stack
         self._words.join(_STACK_S)
         stack = "\n".join(self._last_words).rpartition("Current thread")[2]
-        position = re.search(r'File "(.+)", line (\d+)', stack)
+        position = re.search(r'File "([^"\n]+)", line (\d+)', stack)
         return f", at line {position[2]} of {position[1]}" if position else ""
 
     def make_round(self) -> bool:

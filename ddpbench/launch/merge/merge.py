@@ -28,7 +28,7 @@ from ddpbench.records.machine import read_merged
 from ddpbench.records.plan import MOST_MERGED, MergedRun, claims_json, merged_json, read_plan
 from ddpbench.spec import limits
 from ddpbench.spec.claims import Past, PlannedClaim
-from ddpbench.text_safety import command
+from ddpbench.text_safety import clean, command, on_one_line
 from ddpbench.units import utc_now
 from ddpbench.version import VERSION
 
@@ -236,8 +236,15 @@ def _cores(source: Source) -> int:
 
 
 def _experiments(sources: Sequence[Source], out: Path) -> str:
-    parts = [f"# {out} was merged from {len(sources)} runs and cannot be resumed. Their experiments:\n"]
+    head = f"was merged from {len(sources)} runs and cannot be resumed. Their experiments:"
+    parts = [f"# {_in_comment(out)} {head}\n"]
     for source in sources:
         lines = ("(not readable)" if source.experiment is None else source.experiment).splitlines()
-        parts.append(f"#\n# {source.path}\n#\n" + "".join(f"# {line}".rstrip() + "\n" for line in lines))
+        parts.append(
+            f"#\n# {_in_comment(source.path)}\n#\n" + "".join(f"# {line}".rstrip() + "\n" for line in lines)
+        )
     return "".join(parts)
+
+
+def _in_comment(path: Path) -> str:
+    return clean(on_one_line(str(path)))
