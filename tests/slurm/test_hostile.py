@@ -139,6 +139,10 @@ DAMAGED: dict[str, tuple[object, str]] = {
         stored(options=[["output", "/home/me/.bashrc"]]),
         "--sbatch output is not accepted",
     ),
+    "a file to read here": (
+        stored(options=[["export-file", "/home/me/.ssh/id_ed25519"]]),
+        "--sbatch export-file is not accepted",
+    ),
     "a setup of two lines": (stored(setup=["a\nb"]), "--setup"),
     "a folder that is a command": (stored(local="/$(id)"), "--local"),
     "a key that leads out": (stored(key="../" * 10 + "ab"), "key"),

@@ -72,6 +72,14 @@ def test_what_a_submission_sets_itself_is_not_taken(name: str) -> None:
         parse_option(f"{name}=1")
 
 
+@pytest.mark.parametrize("name", ["bbf", "export-file", "export-fi", "export-"])
+def test_no_option_has_sbatch_read_a_file_here(name: str) -> None:
+    with pytest.raises(RequestError, match=f"--sbatch {name} is not accepted: sbatch would read a file"):
+        parse_option(f"{name}=/home/me/.ssh/id_ed25519")
+    assert parse_option("export=NONE").value == "NONE"
+    assert parse_option("bb=capacity=1GB").name == "bb"
+
+
 @pytest.mark.parametrize("text", ["", "=x", "-p x", "QOS=high", "a b=1"])
 def test_what_is_no_option_is_refused(text: str) -> None:
     with pytest.raises(RequestError, match="long name"):

@@ -33,6 +33,10 @@ _OWN = {
     **dict.fromkeys(("parsable", "wait", "test-only", "quiet"), "ddpbench submit does the same itself"),
 }
 """Options of sbatch that a submission does not accept, each with advice or the reason."""
+_READING = ("bbf", "export-file")
+"""Options with which sbatch reads a file here for the job. A stranger's submission could name any file of the user."""
+_ALIKE = frozenset({"bb", "export"})
+"""Options whose names are the beginning of another one's in `_READING`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +44,7 @@ class Option:
     """An option of sbatch that fits on one line of a script. An option without a value is a switch.
 
     Raises:
-        RequestError: the name cannot be an option's name, or the option is not accepted (see `_OWN`).
+        RequestError: the name cannot be an option's name, or the option is not accepted (see `_OWN` and `_READING`).
     """
 
     name: str
@@ -54,6 +58,11 @@ class Option:
         # sbatch accepts abbreviated names
         if own := next((one for one in _OWN if one.startswith(self.name)), None):
             raise RequestError(f"{command('--sbatch', self.name)} is not accepted: {_OWN[own]}")
+        if self.name not in _ALIKE and any(one.startswith(self.name) for one in _READING):
+            raise RequestError(
+                f"{command('--sbatch', self.name)} is not accepted: sbatch would read a file of this machine: "
+                "copy what the job needs, and read it in --setup"
+            )
         if self.value is not None:
             one_line(f"--{self.name}", self.value)
 
