@@ -157,6 +157,25 @@ def _reap() -> bool:
     return True
 
 
+COMPILER_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+"""Environment variable with the folder of compiled models, from which torch runs code.
+
+By default, torch uses `/tmp/torchinductor_USER`, which another user of the host could make first.
+"""
+
+
+def compiler_cache(folder: Path) -> Path:
+    """Return the folder of compiled models for a run in `folder`. torch makes it even if it does not use it."""
+    return folder / ".torchinductor"
+
+
+def remove_unused_cache(cache: Path) -> None:
+    """Remove the folder of compiled models if it contains no files."""
+    for folder in (*cache.glob("*"), cache):  # fails if the cache was used
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
 class Traces:
     """Files and shared memory that a launch may leave behind.
 
@@ -169,7 +188,7 @@ class Traces:
         self._folder: TemporaryFolder | None = None
         self._descriptor: int | None = None
         self.path = ""
-        self._cache = folder / ".torchinductor"
+        self._cache = compiler_cache(folder)
         self._kept: set[str] = set()
         self._parent: int | None = None
         with contextlib.suppress(OSError):
@@ -198,9 +217,7 @@ class Traces:
         own: Any = process.current_process()
         own._config["semprefix"] = f"/{self._prefix}"
         setattr(shared_memory, "_SHM_NAME_PREFIX", f"/{self._prefix}_")  # noqa: B010 - it is not declared
-        os.environ.setdefault(
-            "TORCHINDUCTOR_CACHE_DIR", str(self._cache.absolute())
-        )  # torch makes this folder even if it does not use it
+        os.environ.setdefault(COMPILER_CACHE, str(self._cache.absolute()))
         if self.path:
             own._config["tempdir"] = self.path
             if "TMPDIR" not in os.environ:
@@ -226,10 +243,7 @@ class Traces:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-        cache = self._now_at(self._cache)
-        for folder in (*cache.glob("*"), cache):  # fails if the cache was used
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        remove_unused_cache(self._now_at(self._cache))
 
     def _now_at(self, path: Path) -> Path:
         if self._parent is None or path.parent != self._cache.parent:

@@ -23,7 +23,14 @@ from types import TracebackType
 from typing import Any
 
 from ddpbench.errors import LaunchError, MachineError, ServerGoneError
-from ddpbench.guard import descendants, die_with_parent, kill_all
+from ddpbench.guard import (
+    COMPILER_CACHE,
+    compiler_cache,
+    descendants,
+    die_with_parent,
+    kill_all,
+    remove_unused_cache,
+)
 from ddpbench.helper_process import child_environment
 from ddpbench.machine.placement import applied
 from ddpbench.machine.ports import free_port
@@ -246,16 +253,7 @@ class LaunchedRanks:
         write_anew(table, json.dumps(settings))
         what = "proof" if directory.path.name == "proof" else directory.path.name.removeprefix("launch-")
         worker = [str(case.parent.parent.absolute()), case.name, str(int(what)) if what != "proof" else what]
-        env = applied(child_environment(), dict(envs[0]))
-        for name in (*_OWN, "DDPBENCH_CORES", "DDPBENCH_LOADER_CORES", SECRET_VARIABLE):
-            env.pop(name, None)
-        # torchrun starts ranks without -P, so Python would look for modules in the working directory first.
-        env |= {RANKS_VARIABLE: str(table), "PYTHONUNBUFFERED": "1", SAFE_PATH: "1"}
-        env.setdefault("OMP_NUM_THREADS", "1")  # otherwise torchrun sets this, with a message
-        if self._launcher == "torchrun":  # otherwise it leaves a folder for logs in /tmp
-            env["PET_LOG_DIR"] = str(self._folder / "logs")
-        if self._launcher not in ("torchrun", "ray"):  # those two set the address themselves
-            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        env = self._environment(envs[0], table, case.parent.parent)
         parent = os.getpid()
         line = (
             elastic_command(self._case, gangs, worker)
@@ -277,6 +275,22 @@ class LaunchedRanks:
                 raise LaunchError(f"{self._launcher} cannot be started: {error.strerror}") from None
         self._ranks = len(envs)
         return False
+
+    def _environment(self, first: Mapping[str, str], table: Path, run: Path) -> dict[str, str]:
+        """Return the launcher's environment, given rank 0's, the file with the ranks' own, and the run's folder."""
+        env = applied(child_environment(), dict(first))
+        for name in (*_OWN, "DDPBENCH_CORES", "DDPBENCH_LOADER_CORES", SECRET_VARIABLE):
+            env.pop(name, None)
+        # torchrun starts ranks without -P, so Python would look for modules in the working directory first.
+        env |= {RANKS_VARIABLE: str(table), "PYTHONUNBUFFERED": "1", SAFE_PATH: "1"}
+        env.setdefault("OMP_NUM_THREADS", "1")  # otherwise torchrun sets this, with a message
+        # Ranks of Ray and of torchrun's agents have no guard that sets it.
+        env.setdefault(COMPILER_CACHE, str(compiler_cache(run).absolute()))
+        if self._launcher == "torchrun":  # otherwise it leaves a folder for logs in /tmp
+            env["PET_LOG_DIR"] = str(self._folder / "logs")
+        if self._launcher not in ("torchrun", "ray"):  # those two set the address themselves
+            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        return env
 
     def events(self, timeout_s: float) -> list[dict[str, Any]]:
         """Return one `exited` event per rank once the launcher has ended; `[]` if it still runs after `timeout_s`."""
@@ -352,6 +366,8 @@ class LaunchedRanks:
 
     def _forget(self) -> None:
         self._made.remove()
+        if self._directory is not None:
+            remove_unused_cache(compiler_cache(self._directory.path.parents[2]))
         os.close(self._lock)
 
     def __enter__(self) -> LaunchedRanks:

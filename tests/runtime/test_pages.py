@@ -136,3 +136,30 @@ def test_a_launchs_secret_is_in_a_private_folder_and_not_in_its_launchers_enviro
         assert [rank[SECRET_VARIABLE] for rank in table["ranks"]] == ["of this launch"] * 2
         assert ranks._folder.stat().st_mode & 0o777 == 0o700
     assert SECRET_VARIABLE not in started[0]
+
+
+def test_a_launcher_runs_compiled_code_from_no_folder_that_others_can_make(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's own choice is `torchinductor_USER` in the temporary directory."""
+    started: list[dict[str, str]] = []
+
+    def start(_line: list[str], *, env: dict[str, str], **_: object) -> None:
+        started.append(env)
+        Path(env["TORCHINDUCTOR_CACHE_DIR"], "aotautograd").mkdir(parents=True)  # as torch does
+        raise OSError(2, "not started by this test")
+
+    monkeypatch.setattr(launched, "subprocess", SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL))
+    for given in (None, str(temporary / "own")):
+        if given is not None:
+            monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", given)
+        else:
+            monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+        with LaunchedRanks(CASE, temporary / "log") as ranks, pytest.raises(LaunchError):
+            ranks.launch([{}] * 2, RunDir(temporary / "run").launch("a", "proof"))
+    assert [env["TORCHINDUCTOR_CACHE_DIR"] for env in started] == [
+        str(temporary / "run/.torchinductor"),
+        str(temporary / "own"),
+    ]
+    assert not (temporary / "run/.torchinductor").exists()
+    assert (temporary / "own").exists()
