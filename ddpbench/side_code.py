@@ -237,8 +237,9 @@ def _advice(name: str, path: Path, root: Path, own: Path) -> str:
     searched = [_resolved(place) for place in sys.path]
     if folder in searched and found not in searched:
         return (
-            f"its own copy is {copy}, but the finder of an editable installation comes before PYTHONPATH. Install each "
-            "side's checkout in its own environment, and give these with python="
+            f"its own copy is {copy}. Remove any absolute path to it from your code. Or if the finder of an editable "
+            "installation comes before PYTHONPATH, install each side's checkout in its own environment, and give these "
+            "with python="
         )
     where = folder.relative_to(own) if folder.is_relative_to(own) else folder
     return (

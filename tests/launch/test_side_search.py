@@ -605,6 +605,11 @@ def test_code_that_is_loaded_by_its_path_is_named(
     said = f"it would import pace from {tree / name}" if how == "source" else f"from {tree / name}"
     assert said in shared_module()
     assert f"which is outside its code: its own copy is {own / name}" in shared_module()
+    monkeypatch.syspath_prepend(own)
+    assert (
+        f"its own copy is {own / name}. Remove any absolute path to it from your code. Or if"
+        in shared_module()
+    )
 
 
 def test_a_folder_that_pythonpath_cannot_name_is_refused(repository: Path, tmp_path: Path) -> None:
