@@ -19,6 +19,7 @@ from ddpbench.runtime.trial import within_own
 from ddpbench.spec import Case, PlannedCase
 from ddpbench.worker.place import JobPlace
 from ddpbench.worker.server import _found
+from ddpbench.worker.training import control
 from ddpbench.worker.training.asked_group import formed_when_asked
 from ddpbench.worker.training.exchanges import noticing_exchanges
 from ddpbench.worker.variables import STORE_AT, complete, complete_alone, slots_store
@@ -313,3 +314,13 @@ def test_a_step_that_sets_gradients_and_asks_for_its_rank_alone_averages_none(
     cases = [PlannedCase(case=case_of(name, each)) for each in ("ddp", "data_parallel")]
     ddp, _ = within_own(cases, {f"{FILE}:{name}": facts})
     assert ("sets gradients without backward()" in (ddp.skip_reason or "")) is skipped, ddp.skip_reason
+
+
+def test_ranks_meet_in_a_file_whose_path_is_no_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/b\xff"))
+    folder.mkdir()
+    monkeypatch.setenv("DDPBENCH_RENDEZVOUS", str(folder / "rendezvous"))
+    store = control._store(JobPlace(rank=0, processes=1, local_rank=0, attempt=0, cores=(), loader_cores=()))
+    assert store is not None
+    store.set("key", "value")
+    assert (folder / "rendezvous").stat().st_size > 0

@@ -109,7 +109,7 @@ def _store(place: JobPlace) -> Store | None:
     A fork server's ranks meet in a file; slots' ranks in the slots' store, under a prefix per launch.
     """
     if file := os.environ.get("DDPBENCH_RENDEZVOUS"):
-        return FileStore(file, place.processes)
+        return FileStore(os.fsencode(file), place.processes)  # type: ignore[arg-type]  # not every path is UTF-8
     if prefix := os.environ.get("DDPBENCH_STORE"):
         store = TCPStore(*slots_store(), is_master=False, wait_for_workers=False)
         return PrefixStore(prefix, store)
