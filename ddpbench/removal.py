@@ -120,8 +120,8 @@ class TemporaryFolder:
 def remove_tree(path: Path, *, made: Identity | None = None, private: bool = False) -> bool:
     """Remove a folder of this user's with its contents, as far as possible; return whether the path is free now.
 
-    Other users' entries are left, and reported. `made` is the only identity to remove. With `private`, a folder in
-    which other users may write is left: they could have moved it there.
+    Other users' entries are left, and reported. With `made`, only the folder of that identity is removed. With
+    `private`, a folder in which other users may write is left, because they could have moved it there.
     """
     try:
         with _placed(path.parent) as parent:

@@ -18,8 +18,8 @@ from ddpbench.strategies.traits import traits_of
 def is_bounded(case: Case) -> bool:
     """Return whether independent ranks, which exchange nothing, are an upper bound on this case's rate.
 
-    They are not if ranks divide the model or its update and so do less work, or if a framework other than torch
-    computes the model.
+    Ranks that divide the model or its update do less work than independent ranks, so they have no bound. Nor has a
+    model that another framework than torch computes.
     """
     traits = traits_of(case)
     return traits.whole_state and traits.exchanges and traits.engine == "torch"
@@ -44,7 +44,7 @@ def bounds_of(runs: Iterable[_T]) -> dict[Hashable, _T]:
 
 
 def outruns(case: Case, rate: float, bound_rate: float) -> bool:
-    """Return whether a case's throughput is more than 2 % above its bound, so that the bound is wrong.
+    """Return whether a case's throughput exceeds its bound by more than 2 %. The bound is then wrong.
 
     Both rates are in samples per second of the whole job. Their intervals are not considered.
     """

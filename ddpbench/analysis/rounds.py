@@ -25,8 +25,8 @@ from ddpbench.records.sessions import UNKNOWN, Sessions
 def width_of(timings: Sequence[Timing], baseline: Sequence[Timing] | None) -> float | None:
     """Return the half-width of the 95 % interval that the stopping rule compares with its target.
 
-    With a baseline, it is that of the log ratio within rounds (None for fewer than three). Without one, it is that of
-    the median launch's log step time (None for fewer than five).
+    With a baseline, the interval is that of the log ratio within rounds; None for fewer than three rounds. Otherwise it
+    is that of the median launch's log step time; None for fewer than five launches.
     """
     if not baseline:
         step = step_time(timings) if timings else Interval(value=math.nan)

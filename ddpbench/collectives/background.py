@@ -30,8 +30,8 @@ class Background:
     ) -> torch.futures.Future[torch.Tensor]:
         """Start to replace a tensor by its sum over all ranks; return a future of the tensor, or of the error.
 
-        The background thread calls `begins` when it starts this all-reduce, and `done` with the bytes that this rank
-        sent right before the future gets its result.
+        The background thread calls `begins` when it starts this all-reduce. Right before the future gets its result, it
+        calls `done` with the number of bytes that this rank sent.
         """
         collective = self._collective
         assert collective is not None

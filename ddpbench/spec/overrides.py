@@ -478,7 +478,10 @@ def _value_at(data: Mapping[str, Any], keys: Sequence[str]) -> Any:
 
 
 def place_of(table: dict[str, Any], name: str) -> tuple[dict[str, Any], str] | None:
-    """Return the table that contains a setting (whose `name` may have dots), and its key there; None if not set."""
+    """Return the table that contains a setting, and the setting's key in the table; None if it is not set.
+
+    The setting's `name` may contain dots.
+    """
     if name in table:
         return table, name
     for key, inner in table.items():

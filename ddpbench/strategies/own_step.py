@@ -110,8 +110,8 @@ class OwnStep:
         """Prepare the step. If the recorder is active, the optimizers' steps are recorded too.
 
         `network` is what the class calls, with the strategy's wrapper. `after_backward`, if given, aggregates gradients
-        after each backward. `last_sent` returns when a backward sent its last bucket, after which the rank only waits
-        (None without buckets).
+        after each backward. `last_sent` returns the time of a backward's last sent bucket; from then on the rank only
+        waits. It returns None without buckets.
         """
         assert job.step is not None
         self._job, self._make, self.network, self._optimizers = job, job.step, network, optimizers

@@ -72,7 +72,7 @@ class Families:
         return self._found[place]
 
     def judge(self, a: CaseRun, b: CaseRun) -> Judgement | None:
-        """Compare A with B; None if no family contains both, or if either has no launch."""
+        """Compare A with B; None without a family that contains both, or without launches."""
         family = self.family_of((a, b))
         return family.pair(a.case_id, b.case_id) if family is not None else None
 

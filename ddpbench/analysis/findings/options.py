@@ -34,8 +34,8 @@ def option_answer(
 ) -> Finding | None:
     """Return the finding that says which value of a numeric option trains fastest, and how fast.
 
-    The fastest value is compared with one rank and with the reference strategy. None for fewer than `FEWEST_VALUES`
-    values, without a claim on two of them, or if one rank is not shown to be slower.
+    The fastest value is compared with one rank and with the reference strategy. None without a claim that compares two
+    of at least `FEWEST_VALUES` values, or if one rank is not shown to be slower.
 
     Args:
         cases: the run's cases.

@@ -69,13 +69,12 @@ _MOST_LOOKED_FOR = 100_000
 def resolved_in_turn(
     deviation: float, rounds: int, alpha: float = ALPHA, power: float = POWER, correlation: float = 0.0
 ) -> float | None:
-    """Return the smallest change, as a fraction, that this number of interleaved rounds resolves; None if they give no
-    verdict.
+    """Return the smallest change, as a fraction, that this number of interleaved rounds resolves.
 
-    The comparison looks at its interval after each round; a change once shown counts. The half-width is a multiple f of
-    the estimated deviation, which itself varies by about s / sqrt(2 (n - 1)). So the end of the interval has the
-    standard error s sqrt(1/n + f^2 / (2 (n - 1))). From `IN_TURN_FROM` rounds on, the interval is widened for the
-    correlation of rounds.
+    None without a verdict. The comparison looks at its interval after each round, and a change once shown counts. The
+    half-width is a multiple f of the estimated deviation, which varies by about s / sqrt(2 (n - 1)). So the interval's
+    end has the standard error s sqrt(1/n + f^2 / (2 (n - 1))). From `IN_TURN_FROM` rounds on, the interval is widened
+    for the correlation of rounds.
 
     Args:
         deviation: standard deviation s of the logarithm of the ratio within a round.

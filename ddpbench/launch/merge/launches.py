@@ -57,7 +57,7 @@ class Merged:
 def all_cases(sources: Sequence[Source]) -> dict[str, dict[str, Any]]:
     """Return, by case id, a plan entry for each case that any source has.
 
-    A case is runnable if it is in any source, and oversubscribed only if it is in every source that could run it.
+    A case is runnable if one source could run it. It is oversubscribed if all sources that could run it say so.
     """
     cases: dict[str, dict[str, Any]] = {}
     for source in sources:

@@ -238,8 +238,8 @@ class OneProcess:
     def updated(self, gradient: Tensors, *, made_alone: bool | None = None, says_so: bool = False) -> Tensors:
         """Return a fresh model's parameters after a few updates from this gradient.
 
-        `made_alone` is None if all ranks update together, False if each updates alone, and True if each also makes the
-        optimizer alone. For one alone, `says_so` sets `RANK` and `WORLD_SIZE` as for a single process.
+        All ranks update together if `made_alone` is None. Each rank updates alone if it is False, and also makes its
+        optimizer alone if it is True. Then `says_so` sets `RANK` and `WORLD_SIZE` as for a single process.
 
         Raises:
             RuntimeError: updates communicate in a group other than the default one, so no rank can make them alone.

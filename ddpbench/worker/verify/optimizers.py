@@ -282,8 +282,8 @@ def unreached_seen(
 def not_moved(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
     """Make a few updates; name parameters that have a gradient but do not change, or return `""`.
 
-    An unchanged parameter counts only if its learning rate was always 0, or if none changed: rounding may hide a small
-    change.
+    Rounding may hide a small change. So a parameter counts only if its learning rate was always 0, or if no parameter
+    changed.
     """
     watch = _Watch(model, [optimizer])
     for _ in range(UPDATES):

@@ -77,7 +77,7 @@ def day_of(side: Side) -> str:
 
 
 def verdict_words(history: History, case: CaseHistory) -> str:
-    """Describe a case's changes: a single one with the runs before and after it, several with the run after each."""
+    """Describe each of a case's changes with the run after it; a single change also with the run before."""
     if not case.enough:
         return f"not enough runs to tell: {len(case.measured)} of {history.fewest} at least"
     if not case.changes:
