@@ -35,7 +35,15 @@ def add_parser(commands: Any) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from ddpbench.launch.own_class import NAME, can_guard, inserted, place_of, read_script, written_class
+    from ddpbench.launch.own_class import (
+        NAME,
+        can_guard,
+        inserted,
+        package_of,
+        place_of,
+        read_script,
+        written_class,
+    )
     from ddpbench.launch.own_class.dropped import summary
     from ddpbench.launch.own_class.writing import in_toml
     from ddpbench.records.outputs import replace_user_file
@@ -69,10 +77,11 @@ def _run(arguments: argparse.Namespace) -> int:
     settings = [
         word for each in written.settings if each.value for word in ("--set", f"{each.key}={each.value}")
     ]
-    workload = ("--workload", f"{arguments.script}:{NAME}")
-    _say(
-        f"{'try it' if works else 'once it works'}: {command('ddpbench', 'sweep', 'quick', *workload, *settings)}"
-    )
+    package = package_of(script)
+    module = str(arguments.script) if package is None else package[1]
+    place = "" if package is None or package[0] == Path.cwd() else f" in {package[0]}"
+    call = command("ddpbench", "sweep", "quick", "--workload", f"{module}:{NAME}", *settings)
+    _say(f"{'try it' if works else 'once it works'}{place}: {call}")
     return 0 if works else 1
 
 
@@ -83,7 +92,7 @@ def _lines(statements: list[ast.stmt]) -> str:
 
 def _tried(script: Script, written: Written, source: str) -> tuple[bool, str]:
     from ddpbench.errors import DdpbenchError
-    from ddpbench.launch.own_class import can_guard
+    from ddpbench.launch.own_class import can_guard, package_of
     from ddpbench.launch.own_class.trial import trial_of
 
     if written.is_open:
@@ -96,7 +105,7 @@ def _tried(script: Script, written: Written, source: str) -> tuple[bool, str]:
     if importlib.util.find_spec("torch") is None:
         return False, "not tried, because torch is not installed; run: pip install torch"
     try:
-        works, sentence = trial_of(script.path, script.encoded(source))
+        works, sentence = trial_of(script.path, script.encoded(source), package=package_of(script))
     except DdpbenchError as error:
         return False, f"not tried: {error}"
     return works, f"tried one step: {sentence}" if works else f"does not work yet: {sentence}"

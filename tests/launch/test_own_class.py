@@ -598,6 +598,33 @@ def test_a_notebook_and_its_commands_are_named(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.ranks
+def test_a_script_with_relative_imports_is_tried_and_named_in_its_package(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "src" / "mine" / "loops"
+    folder.mkdir(parents=True)
+    whole = (EXAMPLES / "train_before.py").read_text(encoding="utf-8")
+    network, start, training = whole.partition("def train_epoch")
+    (folder.parent / "data.py").write_text(network, encoding="utf-8")
+    top = (
+        "import argparse, time\nimport torch\nfrom torch import nn\nfrom torch.utils.data import DataLoader\n"
+    )
+    script = folder / "train.py"
+    script.write_text(
+        f"{top}from ..data import Ratings, Recommender\n\n\n{start}{training}", encoding="utf-8"
+    )
+    assert run(["init", str(script)]) == 0
+    _, said = capsys.readouterr()
+    assert said.endswith(
+        f"try it in {tmp_path / 'src'}: ddpbench sweep quick --workload mine.loops.train:Measured\n"
+    )
+    monkeypatch.chdir(tmp_path / "src")
+    (tmp_path / "src" / "mine" / "__init__.py").touch()
+    assert run(["init", "mine/loops/train.py"]) == 0
+    assert "try it: ddpbench sweep quick --workload mine.loops.train:Measured\n" in capsys.readouterr().err
+
+
+@pytest.mark.ranks
 def test_the_class_is_printed_and_where_it_goes_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     path = EXAMPLES / "train_before.py"
     before = path.read_text()

@@ -168,6 +168,21 @@ def _encoding(raw: bytes) -> str:
     return tokenize.detect_encoding(io.BytesIO(raw).readline)[0]
 
 
+def package_of(script: Script) -> tuple[Path, str] | None:
+    """Return the folder above a script's outermost package, and the script's module name from there, such as `a.train`.
+
+    The result is None if the script has no relative imports, so that it can be run as a file.
+    """
+    level = max((e.level for e in walk(script.tree) if isinstance(e, ast.ImportFrom)), default=0)
+    if not level:
+        return None
+    folder, parts = script.path.resolve().parent, [script.path.stem]
+    while len(parts) <= level or (folder / "__init__.py").is_file():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return folder, ".".join(parts)
+
+
 def place_of_node(node: ast.AST) -> int:
     """Return a node's number in the script; -1 for a generated node. Copies of a node have the same number."""
     return int(getattr(node, "place", -1))

@@ -24,7 +24,7 @@ _STUB = """import pathlib, types
 from ddpbench.user_files import search_beside
 search_beside(pathlib.Path({folder}), __name__)
 made = types.ModuleType(__name__)
-made.__file__ = {path}
+made.__file__, made.__package__ = {path}, {package}
 exec(compile(pathlib.Path({source}).read_bytes(), {path}, "exec", dont_inherit=True), made.__dict__)
 globals().update((name, value) for name, value in vars(made).items() if not name.startswith("__"))
 """
@@ -34,7 +34,13 @@ _BATCHLESS, _MOST = 8, 64
 """The batch size for a class that sets none, and the largest that is tried."""
 
 
-def trial_of(path: Path, source: bytes, *, timeout_s: float = INSPECTION_TIMEOUT_S) -> tuple[bool, str]:
+def trial_of(
+    path: Path,
+    source: bytes,
+    *,
+    package: tuple[Path, str] | None = None,
+    timeout_s: float = INSPECTION_TIMEOUT_S,
+) -> tuple[bool, str]:
     """Try a step of the generated class; return whether it works, and a sentence about the result.
 
     The script is imported in another process as if it were at `path`.
@@ -49,7 +55,10 @@ def trial_of(path: Path, source: bytes, *, timeout_s: float = INSPECTION_TIMEOUT
         stub = folder / path.name
         stub.write_text(
             _STUB.format(
-                folder=repr(str(path.parent)), path=repr(str(path)), source=repr(str(folder / "source"))
+                folder=repr(str(path.parent if package is None else package[0])),
+                path=repr(str(path)),
+                source=repr(str(folder / "source")),
+                package=repr("" if package is None else package[1].rpartition(".")[0]),
             ),
             encoding="utf-8",
         )
