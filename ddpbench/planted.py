@@ -32,9 +32,10 @@ def is_planted_in(folder: int, owner: int) -> bool:
 
 
 def other_owner(folder: int) -> str:
-    """Return the name of the user who owns an open folder; empty if that is this user, or trusted root.
+    """Return the name of the user who owns an open folder; empty if it is the current user or a trusted root.
 
-    The owner of a new file is compared, because bind mounts and file servers may show a different user id.
+    The owner of a newly created file counts as the current user, because bind mounts and file servers may show a
+    different user id.
     """
     owner = os.fstat(folder).st_uid
     if owner == os.geteuid() or (

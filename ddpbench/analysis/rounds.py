@@ -44,9 +44,9 @@ class SoFar:
     rounds: dict[str, frozenset[TimingKey]]
 
     def apart(self, case_ids: Iterable[str], rounds_min: int) -> list[str]:
-        """Return the cases that share fewer than `rounds_min` rounds with another case.
+        """Return the cases that share fewer than `rounds_min` rounds with at least one other case.
 
-        This occurs if a round was split between two sessions, or if a case failed in it.
+        This occurs if a round was split between two sessions, or if a case failed in a round.
         """
         members: dict[frozenset[TimingKey], list[str]] = {}
         for case_id in case_ids:

@@ -120,7 +120,7 @@ class Tried:
         return self.step_s * max(1.0, case.local_batch / self.local_batch)
 
     def step_of(self, case: Case) -> float:
-        """Return an upper bound of a step's time with the case's local batch (s)."""
+        """Return an upper bound, in seconds, on a step's time with the case's local batch."""
         hidden_s = BACKWARD * self.computed_s(case) if case.schedule == "overlapped" else 0.0
         return self.computed_s(case) + max(0.0, self.sent_s - hidden_s)
 

@@ -348,9 +348,9 @@ _OF_OWN_FILE = re.compile(r"""options\.(?P<owner>[^"']*?(:\w+|\.py))\.(?P<option
 
 
 def setting_keys(path: str) -> list[str]:
-    """Return the parts of a setting's path. A part that contains dots is quoted as in TOML.
+    """Split a setting's path into its parts. A part that contains dots must be quoted as in TOML.
 
-    The path of a user's file needs no quotes, as in `options.train.py.width` or `options.mine.py:TopK.ratio`.
+    Only the name of a user's file needs no quotes, as in `options.train.py.width` or `options.mine.py:TopK.ratio`.
     """
     if own := _OF_OWN_FILE.fullmatch(path):
         return ["options", own["owner"], *own["option"].split(".")]

@@ -451,7 +451,9 @@ class Strategy(ABC, Generic[OptionsT]):
         return ""
 
     def step_reason(self, case: Case) -> str | None:
-        """Return why the strategy cannot run a workload with its own steps, or None. Called without torch."""
+        """Return why the strategy cannot run a workload that defines its own steps, or None if it can.
+
+        Called without torch."""
         return f"{self.name} aggregates between its backward and its update: it needs loss(), and no step()"
 
     def model_reason(self, case: Case, *, closure: str, sparse: bool) -> str | None:

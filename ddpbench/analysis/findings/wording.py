@@ -66,7 +66,7 @@ def listed(names: Sequence[str]) -> str:
 def listed_apart(names: Iterable[Iterable[str]]) -> str:
     """List names in words.
 
-    Each name consists of several words, which are separated by dots as in tables.
+    Each name is a sequence of words, which are joined with dots as in the tables.
     """
     return listed([" · ".join(words) for words in names])
 

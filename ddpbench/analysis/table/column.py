@@ -103,7 +103,7 @@ class From:
     def text(
         self, name: str, meaning: str, value: Callable[[CaseResult], str | None], unit: str = ""
     ) -> CsvColumn:
-        """Return a column of texts. Most texts have no unit."""
+        """Return a column of text. Its `unit` is usually empty."""
         return self._column("text", name, unit, meaning, value)
 
     def whole(

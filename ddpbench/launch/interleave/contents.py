@@ -83,7 +83,7 @@ _MOST_LETTERS = 30_000
 
 
 def uncommitted(root: Path) -> list[str]:
-    """Return the importable files, and the folders, of a checkout that its commits do not contain, relative to `root`.
+    """Return a checkout's importable files and folders that are in none of its commits, as paths relative to `root`.
 
     A folder without any committed file is listed as one path. Submodules are listed too. Hidden folders and
     environments are left out.

@@ -185,7 +185,7 @@ _DEPTH, _MOST_FOLDERS = 3, 2000
 
 
 def _parts_of(root: Path, names: Iterable[str]) -> Iterator[Path]:
-    """Yield the folders around and in these files and folders, down to `_DEPTH` levels, and `_MOST_FOLDERS` at most."""
+    """Yield the folders that contain these paths or lie within them, `_DEPTH` levels deep, at most `_MOST_FOLDERS`."""
     places = [(root / name, 0) for name in names]
     yield from dict.fromkeys(place.parent for place, _ in places)
     for count, (place, depth) in enumerate(places):  # which grows

@@ -60,7 +60,7 @@ class SideSpec:
 
     @property
     def words(self) -> str:
-        """The side in a sentence, such as `new (ref=main, set=base.bucket_cap_mb=1)`."""
+        """A description of the side for use in a sentence, such as `new (ref=main, set=base.bucket_cap_mb=1)`."""
         given = [
             *([f"ref={self.ref}"] if self.ref else []),
             *([f"path={self.path}"] if self.path else []),
@@ -141,7 +141,7 @@ def _refusal(key: str, fewest: str = "--rounds") -> str:
 
 
 def without_order(overrides: Sequence[str]) -> list[str]:
-    """Return the overrides without the seed of the launches' order, because the comparison draws this order itself."""
+    """Return the overrides without the seed for the order of launches, which the comparison chooses itself."""
     return [text for text in overrides if sure_keys(text) != [_SEED]]
 
 

@@ -191,7 +191,7 @@ class Tracer:
         self._taken[key, id(scope.node), line] = binding
 
     def steps(self, node: ast.expr, scope: Scope) -> tuple[TraceStep, ...]:
-        """Return the steps by which a value is traced, from the place where it is read back to its origin."""
+        """Return the steps that trace a value from where it is used to its origin."""
         self._way.clear()
         self.trace(node, scope)
         found: list[TraceStep] = []

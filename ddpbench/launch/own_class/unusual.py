@@ -35,7 +35,7 @@ def starts_at(call: ast.Call, made: set[str]) -> ast.expr | None:
 
 
 def is_cleared(script: Script, loop: TrainingLoop) -> bool:
-    """Return whether the loop over batches clears gradients, or a library may clear them in its `step`."""
+    """Return True if the loop over batches clears gradients, or if a library's `step` may clear them."""
     if any(word in script.source for word in _ENGINES):
         return True
     methods = [

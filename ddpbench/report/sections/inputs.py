@@ -296,7 +296,7 @@ def _in_lines(group: Sequence[InputBar], room_in: float) -> str:
 
 
 def _head_rows(group: Sequence[InputBar]) -> float:
-    """Return the height of a group's name in rows of a bar."""
+    """Return the height of a group's name. The unit is the height of a bar's row."""
     return 1.2 + 0.5 * _in_lines(group, style.FULL_WIDTH_IN - _LEFT_IN).count("\n")
 
 

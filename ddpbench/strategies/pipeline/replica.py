@@ -105,7 +105,9 @@ class PipelineReplica(PieceReplica):
     def _averaging(
         self, stage: nn.Module, across: dist.ProcessGroup, number: Callable[[int], int]
     ) -> Reducers:
-        """Average a stage by DDP over the pipelines; `number` maps buckets to numbers unique among stages."""
+        """Average a stage's gradients over the pipelines with DDP.
+
+        `number` maps a bucket's index to one that is unique among stages."""
         ddp = DistributedDataParallel(stage, process_group=across, **buffers_stay())
         hook = BucketHook(self.job, among=across, number=number) if self.job.recorder.active else None
         return Reducers([ddp], hook)

@@ -125,9 +125,9 @@ class Comparer:
     def worst(self, own: Tensors, expected: Tensors) -> tuple[float, str]:
         """Return the largest relative error of any gradient of `own` on this rank, and its parameter's name.
 
-        If rounding may explain errors above the tolerance, it is measured once, and allowed from then on. This requires
-        a comparison in float64 too, because rounding could hide wrong gradients. All ranks must call this method
-        together.
+        If rounding may explain errors above the tolerance, the error of rounding is measured once, and allowed from
+        then on. As this could hide wrong gradients, gradients are then compared in float64 too. All ranks must call
+        this method together.
         """
         found = self.tolerances.worst(own, expected)
         most = self.prover.agreed(found[0])

@@ -67,7 +67,7 @@ def owner_of(training: Training, model: torch.nn.Module) -> object:
 
 
 def outside_words(names: Sequence[str]) -> str:
-    """Return the end of a sentence on a class that keeps state outside its model, with advice."""
+    """Return the end of a sentence about a class that keeps state outside its model. It contains advice."""
     which = f" ({in_words(names)})" if names else ""
     return (
         f"keeps state outside of the model{which}, so a later call returns a different value: keep the state in the "

@@ -287,7 +287,7 @@ def _stepped(
 
 
 def _trains_apart(proof: Proof, comparer: Comparer) -> bool:
-    """Return whether to compare again with a model per rank, as its state may depend on the samples seen."""
+    """Return whether to repeat the comparison with a model per rank, because its state may depend on the samples."""
     strategy, processes = comparer.training.strategy, comparer.prover.processes
     differs = not proof.passed or proof.error > ROUNDING
     return differs and processes == len(comparer.shards) > 1 and not strategy.whole_batches

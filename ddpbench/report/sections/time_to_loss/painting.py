@@ -37,7 +37,7 @@ def lines_above(names: Sequence[str], across: int) -> int:
 
 
 def paint(sheet: Sheet, *, lines: Sequence[TrainedCase], stacked: bool = False) -> None:
-    """Paint the loss by time and by samples in two charts, above each other if `stacked`, with names above."""
+    """Paint the loss by time and by samples in two charts, one above the other if `stacked`. Cases are named on top."""
     from matplotlib.lines import Line2D
 
     across = 1 if stacked else 2

@@ -140,7 +140,7 @@ class TfReplica(Replica):
             self._noted = False
 
     def _handed_over(self, inputs: Any, targets: Any) -> Any:
-        """Return TensorFlow's tensors, with an equal part of the samples per device, in order."""
+        """Return inputs and targets as TensorFlow tensors, divided equally among the devices in order."""
         convert = self._tf.convert_to_tensor
         arrays = [
             [convert(part.contiguous().numpy()) for part in chunk(whole, self._local)]
