@@ -38,7 +38,7 @@ STARTS = {
     "claim_master_congestion": "Yes: from 2 to 16 ranks, a step takes 3.00 [",
     "claim_model_parallel": "4 or 8 microbatches (cannot tell: within 11 %): with 4, pipeline takes 20 % [14, 26] ",
     "claim_one_node_or_many": "It depends: master is 2.07 [2.01, 2.14] times as fast on 1 node x 4 ranks as on 4 x 1; ",
-    "frameworks": "1 of 6 wrappers is slower than DDP: DeepSpeed by 37 % [25, 49]; no cost shown (up to 24 %): Accel",
+    "frameworks": "1 of 6 wrappers is slower than DDP at 2 ranks: DeepSpeed by 37 % [25, 49]; undecided (up to 24 %): ",
     "hybrid": "Yes: FSDP with replicas=2 (hybrid) is 27 % [4, 188] faster than ring (DDP) and 2.5 [1.8, 5.7] times as ",
     "quick-two-cores-gloo": "2 ranks with master train 1.78 [1.75, 1.81] times as fast as one rank; no difference ",
 }

@@ -9,7 +9,9 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -340,12 +342,18 @@ def test_a_launch_that_never_waited_for_its_turn_is_reported_once() -> None:
     assert warning.endswith(" run alone: its own loader has workers, which keep fetching")
 
 
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A temporary folder whose path is short enough for sockets in it, unlike `tmp_path` in a long run of tests."""
+    with tempfile.TemporaryDirectory(prefix="turns-") as name:
+        yield Path(name)
+
+
 @pytest.mark.multiprocess
 def test_a_killed_sweep_leaves_no_process_and_the_next_one_removes_its_turnstile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    temporary, run = tmp_path / "temporary", tmp_path / "run"
-    temporary.mkdir()
+    temporary, run = short_folder, tmp_path / "run"
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
     path = tmp_path / "turns.toml"
     path.write_text(experiment_text([workload("Sound")], turns="blocks", total="5 min", measured="30 s"))

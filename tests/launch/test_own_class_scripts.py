@@ -146,7 +146,7 @@ def test_a_result_that_a_step_returns_as_a_number_is_listed() -> None:
 def test_what_is_left_out_stands_at_the_head_of_the_class_and_on_standard_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ddpbench.launch.own_class.trial.trial_of", lambda *_: (True, "one step"))
+    monkeypatch.setattr("ddpbench.launch.own_class.trial.trial_of", lambda *_, **__: (True, "one step"))
     assert run(["init", str(SCRIPTS["trainer"])]) == 0
     out, printed = capsys.readouterr()
     head = " ".join(line.removeprefix("    # ") for line in out.splitlines() if line.startswith("    # "))

@@ -92,7 +92,7 @@ def _finding(
                 if all(word in grouping.qualifiers(run.case) for run in runs)
             ),
             *_not_counted(left_out),
-            *([f"no cost shown: {named}"] if named and named not in text else []),
+            *([f"{_open(others)}: {named}"] if named and named not in text else []),
             *([", ".join(full)] if slower and not all(one in text for one in full) else []),
             *(
                 f"the difference of {called(run, family)} may be under {MARGIN_WORDS}"
@@ -120,7 +120,7 @@ def _texts(
     head = f"{len(slower)} of {len(judged)} wrappers {'are' if len(slower) > 1 else 'is'} {than}"
     if not slower:
         head = f"no cost over {called(reference, family)}{at} is shown for {len(judged)} wrappers"
-    most = max((found.ratio.high or 1.0 for _, found in others), default=1.0) - 1
+    most = _most(others)
     bound = f" (up to {format_at_most(most)})" if most > 0 else ""
     named = f"{bound}: {_names([run for run, _ in others], family)}" if others else ""
     if not slower:
@@ -130,13 +130,22 @@ def _texts(
     bare = [f"{called(run, family)} by {longer(found.ratio, bare=True)}" for run, found in slower]
     for costs in (full, bare):
         for where in (at, "") if named else ():
-            yield f"{head}{where}: {', '.join(costs)}; no cost shown{named}"
+            yield f"{head}{where}: {', '.join(costs)}; {_open(others)}{named}"
     head = f"{head}{at}"
-    rest = f"; others: no cost shown{bound}" if others else ""
+    rest = f"; others: {_open(others)}{bound}" if others else ""
     yield f"{head}: {', '.join(full)}{rest}"
     for count in range(len(slower), -1, -1):
         left = [f"{counted(len(slower) - count, 'other')} by less"] if 0 < count < len(slower) else []
         yield f"{head}{': ' if count else ''}{', '.join([*bare[:count], *left])}{rest}"
+
+
+def _most(others: Sequence[tuple[CaseRun, Judgement]]) -> float:
+    return max((found.ratio.high or 1.0 for _, found in others), default=1.0) - 1
+
+
+def _open(others: Sequence[tuple[CaseRun, Judgement]]) -> str:
+    """Return the word for wrappers not shown to be slower; they may still be clearly slower if their bound is large."""
+    return "undecided" if _most(others) > MARGIN else "no cost shown"
 
 
 def _names(runs: Sequence[CaseRun], family: Sequence[CaseRun]) -> str:
