@@ -185,7 +185,7 @@ _DEPTH, _MOST_FOLDERS = 3, 2000
 
 
 def _parts_of(root: Path, names: Iterable[str]) -> Iterator[Path]:
-    """Yield the folders that contain these paths or lie within them, `_DEPTH` levels deep, at most `_MOST_FOLDERS`."""
+    """Yield the folders that contain these paths or are inside them, `_DEPTH` levels deep, `_MOST_FOLDERS` at most."""
     places = [(root / name, 0) for name in names]
     yield from dict.fromkeys(place.parent for place, _ in places)
     for count, (place, depth) in enumerate(places):  # which grows

@@ -36,7 +36,7 @@ def _for_cpus_alone() -> bool:
 
     Its `manual_seed` formats and keeps the stack of each call, for devices that it will never have.
     """
-    known: Any = getattr(torch, "accelerator", None)  # torch 2.5 has none
+    known: Any = getattr(torch, "accelerator", None)  # torch 2.5 lacks it
     return known is not None and known.current_accelerator() is None
 
 

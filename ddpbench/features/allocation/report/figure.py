@@ -127,7 +127,7 @@ def _mark_chosen(axes: Axes, chosen: JobSize) -> None:
 
 
 def _heights(allocation: Allocation, low: float, high: float) -> tuple[float, float]:
-    """Return the ends of the axis, with room for the two reference lines and for those whiskers that lie above 0."""
+    """Return the ends of the axis, with room for the two reference lines and for whiskers above 0."""
     estimates = [job.speedup for job in allocation.jobs if not job.base]
     values = [bound for e in estimates for bound in (e.value, e.low) if bound and bound > 0]
     bottom = min([low * allocation.cut, *values]) / 1.05
