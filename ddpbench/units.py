@@ -260,8 +260,10 @@ def counted(count: int, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
-def series_of(words: Sequence[str], conjunction: str = "and") -> str:
-    """Return words as a series: `a`, `a and b`, `a, b and c`."""
+def series_of(words: Sequence[str], conjunction: str = "and", *, most: int | None = None) -> str:
+    """Return words as a series: `a`, `a and b`, `a, b and c`, and with `most` 1: `a and 2 more`."""
+    if most is not None and len(words) > most:
+        words = [*words[:most], f"{len(words) - most} more"]
     if len(words) < 2:
         return "".join(words)
     return f"{', '.join(words[:-1])} {conjunction} {words[-1]}"

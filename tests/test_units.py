@@ -18,6 +18,7 @@ from ddpbench.units import (
     format_two_digits,
     format_two_digits_down,
     parse_seconds,
+    series_of,
     utc_now,
 )
 
@@ -160,3 +161,8 @@ def test_a_lower_bound_is_rounded_down() -> None:
         "0.031",
         "190",
     ]
+
+
+def test_a_series_names_so_many_and_counts_the_others() -> None:
+    assert series_of(["a", "b", "c", "d"], most=2) == "a, b and 2 more"
+    assert series_of(["a", "b"], most=2) == "a and b"

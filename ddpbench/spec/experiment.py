@@ -458,8 +458,7 @@ def _names(
         except ValueError as error:  # a replay whose profile cannot be used
             lacking.setdefault((path, str(error)), []).append(name)
     for (path, why), names in lacking.items():
-        more = [f"{len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
-        listed = series_of([*map(shortened, names[:_MOST_NAMED]), *more])
+        listed = series_of([*map(shortened, names)], most=_MOST_NAMED)
         is_named = len(names) == 1 and any(Path(part).name in why for part in names[0].split(":"))
         problems.append(Problem(path=path, message=why if is_named else f"{listed}: {why}"))
     return [*unusable, *(name for names in lacking.values() for name in names)]

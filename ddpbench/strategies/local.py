@@ -26,9 +26,12 @@ class LocalReplica(Replica):
         return self._own(batch)
 
     def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
-        job = self.job
-        with job.recorder.span("forward"):
-            loss = job.loss(job.model(inputs), targets)
-        with job.recorder.span("backward"):
+        recorder = self.job.recorder
+        with recorder.span("forward"):
+            loss = self._loss(inputs, targets)
+        with recorder.span("backward"):
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
+
+    def _loss(self, inputs: Any, targets: Any) -> torch.Tensor:
+        return self.job.loss(self.job.model(inputs), targets)

@@ -14,6 +14,7 @@ import pytest
 from ddpbench.analysis import Finding, summarize
 from ddpbench.analysis.findings.all_claims import claims_answer
 from ddpbench.analysis.findings.effects import ClaimedEffect, Opening, PairSide, effects_of, opening_of
+from ddpbench.analysis.findings.options import option_answer
 from ddpbench.analysis.judging import joint_rate_ratio, judge_pair, rate_ratio
 from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.sentences import sentence
@@ -43,7 +44,6 @@ def answers(
     step_ms: Mapping[Case, float],
     *claims: PlannedClaim,
     noise: Mapping[Case, float] | float = 0.002,
-    waited_ms: Mapping[Case, float] | None = None,
 ) -> tuple[Finding, ...]:
     """Return the answer of a run with these claims and step times."""
     run = RunDir(path / "run")
@@ -180,6 +180,14 @@ def test_an_option_that_claims_compare_is_answered_with_its_best_value(tmp_path:
         tmp_path / "slow", {case: 10 if case is SINGLE else 3 * step for case, step in steps.items()}, small
     )
     assert "microbatches:" not in text, "one rank is faster"
+    run = RunDir(tmp_path / "best" / "run")
+    runs, claims = read_cases(run, read_plan(run)), summarize(run).conclusions.claims
+    assert option_answer(runs, claims) is not None
+    crowded = [
+        replace(each, planned=replace(each.planned, oversubscribed=each.case.strategy == "pipeline"))
+        for each in runs
+    ]
+    assert option_answer(crowded, claims) is None, "more ranks than cores"
 
 
 @pytest.mark.parametrize(

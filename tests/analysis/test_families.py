@@ -71,7 +71,7 @@ def test_the_answer_s_bound_is_the_table_s(tmp_path: Path) -> None:
     low, _, high = in_table(summary, "ranks", DDP.case_id)
     bound = format_at_most(max(high, 1 / low) - 1)
     text = summary.conclusions.answer[0].text
-    assert text.endswith(f"; no other case is shown to be faster: at most {bound}."), text
+    assert text.endswith(f"; no other case is shown to be faster (up to {bound})."), text
     stand = stands(summary.steps.comparisons, "ranks")[DDP.case_id]
     assert stand.cell("case") == f"cannot tell: within {bound} of the fastest other case"
 

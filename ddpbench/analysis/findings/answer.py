@@ -238,7 +238,7 @@ def _tied(choice: Choice, name: str, ranks: str, gain: str, strategies: Collecti
         start = f"{gain}; {shown}" if gain else f"{shown} than {name} at {ranks}"
         if apart := _apart_by(choice):
             yield f"{start}: {name} is {fastest_other(apart)}"
-            yield f"{start}: at most {apart}"
+            yield f"{start} (up to {apart})"
         yield start
         return
     start = gain or f"no strategy is shown to be faster than {name} at {ranks}"
@@ -382,7 +382,7 @@ def _undecided_at_most(choices: Sequence[Choice], places: _Places, text: str) ->
     if not unsure:
         return
     worst, standing = max(unsure, key=lambda one: one[1].longer)
-    if not any(f"{words} {standing.apart}" in text for words in ("within", "at most")):
+    if not any(f"{words} {standing.apart}" in text for words in ("within", "up to")):
         other = f"{fastest_other(standing.apart)}'s{places.where(worst)}"
         yield f"the step of {places.name(worst)} is {other}"
     if worst.doubt is not None:

@@ -142,7 +142,4 @@ def alone_sentence(cases: Sequence[CaseRun], names: Names) -> str:
         names.of(case) + ("" if few == every else f" in {counted(few, 'round')}")
         for case, few, every in found
     ]
-    more = [f"{len(words) - _MOST_NAMED} more"] if len(words) > _MOST_NAMED else []
-    return (
-        f"Ran alone, without alternating blocks: {series_of([*words[:_MOST_NAMED], *more])}." if words else ""
-    )
+    return f"Ran alone, without alternating blocks: {series_of(words, most=_MOST_NAMED)}." if words else ""

@@ -111,13 +111,9 @@ def _rotation(panel: Sequence[PlannedCase], place: Mapping[str, int], most: int)
     return Rotation(tuple((anchor, *group) for group in groups))
 
 
-def alternates(
-    case: Case, planned: Iterable[PlannedCase], turns: Literal["launches", "blocks", "auto"]
-) -> bool:
-    """Return whether a case's launches are to alternate with others, by the setting `budget.turns`."""
-    if turns == "auto":
-        return case.baseline().case_id not in _alone_bases(planned)
-    return turns == "blocks" and not alone_because(case)
+def can_all_alternate(case: Case, planned: Iterable[PlannedCase]) -> bool:
+    """Return whether the launches of a case, and of all with which it is compared, can alternate."""
+    return case.baseline().case_id not in _alone_bases(planned)
 
 
 def _alone_bases(planned: Iterable[PlannedCase]) -> set[str]:
@@ -142,11 +138,7 @@ def alone_sentence(planned: Sequence[PlannedCase], names: Namer) -> str:
             reasons.setdefault(reason, []).append(names.full(entry.case))
     if not reasons:
         return ""
-    cases = "; ".join(
-        f"{series_of(found[:_MOST_NAMED])}{f' and {len(found) - _MOST_NAMED} more' if len(found) > _MOST_NAMED else ''}"
-        f" ({reason})"
-        for reason, found in reasons.items()
-    )
+    cases = "; ".join(f"{series_of(found, most=_MOST_NAMED)} ({reason})" for reason, found in reasons.items())
     return f'budget.turns = "blocks": launches of these cases cannot alternate and run alone: {cases}'
 
 

@@ -10,7 +10,7 @@ from ddpbench.launch.catalog import TableCatalog
 from ddpbench.launch.fabrics import Fabrics
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.plan import LaunchPlan, plan_launch
-from ddpbench.launch.sweep.interleaved import Rotation, alternates
+from ddpbench.launch.sweep.interleaved import Rotation, can_all_alternate
 from ddpbench.launch.sweep.preparation import Prepared
 from ddpbench.launch.sweep.progress import Progress
 from ddpbench.launch.sweep.rotating import Rotating
@@ -75,7 +75,9 @@ class Launching:
         This also applies to its launches that run alone. In a comparison of two sides, the turn decides.
         """
         turns = self._budget.turns if self._turn is None else "launches"
-        return turns == "blocks" or alternates(case, self._progress.plan.runnable, turns)
+        return turns == "blocks" or (
+            turns == "auto" and can_all_alternate(case, self._progress.plan.runnable)
+        )
 
     def make_fabrics(self) -> None:
         """Make and check the networks of all cases that still have launches.

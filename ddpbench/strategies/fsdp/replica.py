@@ -56,15 +56,11 @@ class FsdpReplica(LocalReplica):
             for number, module in enumerate(_sharded(job.model)):
                 self._note(number, module)
 
-    def gradients_of(self, inputs: Any, targets: Any) -> torch.Tensor:
-        job = self.job
-        with job.recorder.span("forward"):
-            self._used.begin()
-            loss = job.loss(job.model(inputs), targets)
-            self._used.check()
-        with job.recorder.span("backward"):
-            loss.backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
+    def _loss(self, inputs: Any, targets: Any) -> torch.Tensor:
+        self._used.begin()
+        loss = super()._loss(inputs, targets)
+        self._used.check()
+        return loss
 
     def own_parameters(self) -> dict[str, torch.Tensor]:
         return {name: _whole(parameter.detach()) for name, parameter in self._trained()}

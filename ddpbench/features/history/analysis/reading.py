@@ -56,11 +56,8 @@ def read_sides(
     ]
     left_out = merges_with_sources(sides, inside)
     for path, sources in left_out.items():
-        named = [on_one_line(str(path)) for path in sources[:_MOST_NAMED]]
-        others = [f"{len(sources) - _MOST_NAMED} more"] if len(sources) > _MOST_NAMED else []
-        on_skip(
-            path, f"{path} was merged from {series_of([*named, *others])}, but each run may count only once"
-        )
+        named = series_of([on_one_line(str(path)) for path in sources], most=_MOST_NAMED)
+        on_skip(path, f"{path} was merged from {named}, but each run may count only once")
     sides = [side for side in sides if side.path not in left_out]
     if len(sides) < 2:
         raise RequestError(

@@ -241,9 +241,7 @@ def gap_words(history: History, case: CaseHistory) -> str:
 
 
 def _named(history: History, points: Sequence[SeriesPoint]) -> str:
-    more = len(points) - _MOST_GAPS
-    names = [history.sides[point.run].name for point in points[:_MOST_GAPS]]
-    return series_of([*names, *([f"{more} more"] if more > 0 else [])])
+    return series_of([history.sides[point.run].name for point in points], most=_MOST_GAPS)
 
 
 def markdown(history: History) -> str:
