@@ -39,7 +39,7 @@ def notes_of(table: Table) -> list[str]:
 
 def test_a_framework_of_its_own_is_not_told_as_faster_than_itself(frameworks: RunSummary) -> None:
     answer = frameworks.conclusions.answer[0].line
-    assert answer.startswith("1 of 6 wrappers is slower than DDP: DeepSpeed by 37 % [25, 49]; ")
+    assert answer.startswith("1 of 6 wrappers is slower than DDP at 2 ranks: DeepSpeed by 37 % [25, 49]; ")
     assert "; 18 launches each" in answer  # of 20 and 21, in which both ended well
     rows = rows_of(frameworks)
     section = strategies.section(frameworks.steps.launches, frameworks.conclusions.findings, rows)
