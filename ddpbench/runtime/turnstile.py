@@ -422,12 +422,14 @@ def _remove_left_folders() -> None:
     """Remove this user's turnstiles whose processes were killed, so that nobody listens at their sockets."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            found = folder.lstat()
+            if found.st_uid != os.getuid() or time.time() - found.st_mtime <= _STALE_S:
+                continue
+            probe.setblocking(False)  # a connection to a socket whose queue is full would wait without end
             try:
                 probe.connect(str(folder / _SOCKET))
             except ConnectionRefusedError:
-                found = folder.lstat()
-                if found.st_uid == os.getuid() and time.time() - found.st_mtime > _STALE_S:
-                    remove_tree(folder, private=True)
+                remove_tree(folder, private=True)
 
 
 def turn_from(name: str) -> Turn | None:

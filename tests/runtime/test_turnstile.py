@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import socket
@@ -446,3 +447,28 @@ def test_the_folder_of_a_killed_process_is_removed_by_the_next_turnstile(
     )
     assert lives.serves
     lives.close()
+
+
+def test_a_folder_whose_socket_answers_nobody_holds_no_turnstile_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user may have made it, because its folder is open to all users."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = tmp_path / "ddpbench-turns-full"
+    folder.mkdir()
+    made: list[Turnstile] = []
+    with socket.socket(socket.AF_UNIX) as listening, contextlib.ExitStack() as waiting:
+        listening.bind(str(folder / "turnstile"))
+        listening.listen(0)
+        os.utime(folder, (1, 1))
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                one = waiting.enter_context(socket.socket(socket.AF_UNIX))
+                one.setblocking(False)
+                one.connect(str(folder / "turnstile"))
+        making = threading.Thread(target=lambda: made.append(Turnstile()), daemon=True)
+        making.start()
+        making.join(10)
+        assert len(made) == 1
+        made[0].close()
+        assert folder.exists()
