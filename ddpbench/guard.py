@@ -33,6 +33,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from ddpbench.exit_messages import explained, flush, tell
+from ddpbench.inherited_signals import accept_signals
 from ddpbench.removal import TemporaryFolder, remove_files, remove_in
 
 _PR_SET_PDEATHSIG = 1
@@ -44,6 +45,8 @@ STOPPED_LOOKS = 30
 """Checks in a row, a second apart, that must find a process stopped before `end_if_stopped` kills it."""
 _LOOK_S = 1.0
 _SHARED = Path("/dev/shm")
+_COARSE_NS = 1_000_000_000
+"""Largest age of a new file by the clock, nanoseconds; the kernel's clock for files ticks more coarsely."""
 
 
 def _prctl(option: int, value: int) -> None:
@@ -190,6 +193,7 @@ class Traces:
         self.path = ""
         self._cache = compiler_cache(folder)
         self._kept: set[str] = set()
+        self._since_ns = time.time_ns() - _COARSE_NS
         self._parent: int | None = None
         with contextlib.suppress(OSError):
             self._parent = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -225,16 +229,17 @@ class Traces:
                 tempfile.tempdir = None  # forget the folder that was looked up before
 
     def keep(self) -> None:
-        """Make `clear` keep the files that are now in the temporary folder, because they belong to no launch."""
+        """Make `clear` keep the files that exist now, because they belong to no launch."""
         self._kept = set(self._files())
+        self._since_ns = time.time_ns() - _COARSE_NS
 
     def clear(self, ended: Iterable[int]) -> None:
         """Remove the files and shared memory that a launch left; `ended` has the ids of its ended processes."""
         if self.path:
             remove_in(Path(self.path), None, lambda name: name not in self._kept)
-        remove_files(
-            _SHARED, (f"sem.{self._prefix}-", f"{self._prefix}_", *(f"torch_{pid}_" for pid in ended))
-        )
+        remove_files(_SHARED, (f"sem.{self._prefix}-", f"{self._prefix}_"))
+        # torch's names have a process's id, which processes of other containers with this shared memory may have too.
+        remove_files(_SHARED, tuple(f"torch_{pid}_" for pid in ended), self._since_ns)
 
     def remove(self) -> None:
         """Remove the temporary folder, and also the folder of the compiler's cache if it contains no files."""
@@ -280,6 +285,7 @@ def guarded(
     All descendants are ended first, and their files in `folder` are removed. Without a connection, this process ends
     with the process `parent`, unless it was started under nohup.
     """
+    accept_signals()
     woken, wake = os.pipe()
     for descriptor in (woken, wake):
         os.set_blocking(descriptor, False)

@@ -155,8 +155,11 @@ def remove_folder(name: str, folder: int, made: Identity) -> None:
             os.rmdir(name, dir_fd=folder)
 
 
-def remove_files(folder: Path, starts: tuple[str, ...]) -> None:
-    """Remove this user's files with names that begin with one of `starts`, from a folder open to all users."""
+def remove_files(folder: Path, starts: tuple[str, ...], since_ns: int = 0) -> None:
+    """Remove this user's files with names that begin with one of `starts`, from a folder open to all users.
+
+    Files last changed before `since_ns`, nanoseconds since 1970, are left.
+    """
     with (
         contextlib.suppress(OSError),  # if the folder is missing or unreadable, there is nothing to remove
         _placed(folder) as place,
@@ -167,7 +170,7 @@ def remove_files(folder: Path, starts: tuple[str, ...]) -> None:
                 with contextlib.suppress(OSError):
                     found = os.stat(name, dir_fd=listed, follow_symlinks=False)
                     kept = stat.S_ISDIR(found.st_mode) or stat.S_ISLNK(found.st_mode)
-                    if not kept and _is_mine(found, listed):
+                    if not kept and found.st_mtime_ns >= since_ns and _is_mine(found, listed):
                         os.unlink(name, dir_fd=listed)
 
 

@@ -278,6 +278,22 @@ def test_of_shared_memory_files_of_this_user_are_removed_and_no_folder(
     assert all((shared / f"{start}x/results/thesis.txt").exists() for start in starts)
 
 
+def test_shared_memory_from_before_a_launch_is_left_whatever_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Containers may share memory and have processes with equal ids."""
+    monkeypatch.setattr(guard, "_SHARED", tmp_path)
+    traces = guard.Traces(tmp_path)
+    for name in ("torch_7_others", "torch_7_own"):
+        (tmp_path / name).touch()
+    before = time.time() - 60
+    os.utime(tmp_path / "torch_7_others", (before, before))
+    traces.keep()
+    traces.clear([7])
+    traces.remove()
+    assert [path.name for path in tmp_path.iterdir()] == ["torch_7_others"]
+
+
 def test_shared_memory_that_may_not_be_listed_ends_no_launch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

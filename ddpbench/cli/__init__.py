@@ -40,7 +40,9 @@ from ddpbench.cli import (
 from ddpbench.cli import list as list_command
 from ddpbench.cli import show as show_command
 from ddpbench.cli.lines import note_words, say, show
+from ddpbench.command_line import carrying_out
 from ddpbench.errors import DdpbenchError, InUseError, RequestError, nearest
+from ddpbench.inherited_signals import accept_signals
 from ddpbench.installed import functions, listed, packages_with, with_features
 from ddpbench.text_safety import on_one_line, shortened, within
 from ddpbench.version import VERSION
@@ -199,7 +201,8 @@ def _open_standard_streams() -> None:
 def run(argv: list[str] | None = None) -> int:
     """Run a command and return its exit code."""
     try:
-        return _ended(argv)
+        with carrying_out("ddpbench", words=sys.argv[1:] if argv is None else argv):
+            return _ended(argv)
     except BrokenPipeError:  # the reader has closed the pipe, as head does
         _give_up_output()
         return exit_codes.NOT_READ
@@ -207,6 +210,7 @@ def run(argv: list[str] | None = None) -> int:
 
 def _ended(argv: list[str] | None) -> int:
     """Run a command and return its exit code; a BrokenPipeError is passed on to `run`."""
+    accept_signals()
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # under nohup it is ignored: leave it so
         signal.signal(signal.SIGHUP, _interrupt)

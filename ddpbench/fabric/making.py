@@ -86,7 +86,7 @@ class Spaces:
 
 def privileged() -> bool:
     """Return whether this process may make network namespaces, and links in them, without a user namespace."""
-    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
+    for line in Path("/proc/self/status").read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith("CapEff:"):
             held = int(line.split()[1], 16)
             return bool(held >> _CAP_NET_ADMIN & 1 and held >> _CAP_SYS_ADMIN & 1)

@@ -199,11 +199,11 @@ def out_of_memory() -> str:
 
 
 def _text(path: Path) -> str:
-    """Return the text of a kernel file.
+    """Return the text of a kernel file, which may contain the names of control groups.
 
     In text mode, Python would store a decoder under a new name each time and never free it.
     """
-    return path.read_bytes().decode("ascii")
+    return os.fsdecode(path.read_bytes())
 
 
 def _lines(path: Path) -> list[str]:

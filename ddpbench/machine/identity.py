@@ -10,12 +10,12 @@ import os
 import platform
 import socket
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ddpbench.command_line import command_line
 from ddpbench.errors import IdentityError
 from ddpbench.machine.hardware import Hardware
 from ddpbench.machine.mpi import mpi_version
@@ -24,7 +24,7 @@ from ddpbench.own_code import code_digest
 from ddpbench.records import SCHEMA_VERSION
 from ddpbench.records.machine import DIGESTS, setups_of
 from ddpbench.spec import Case, PlannedCase
-from ddpbench.text_safety import command, on_one_line
+from ddpbench.text_safety import on_one_line
 from ddpbench.units import utc_now
 from ddpbench.user_files import is_import_path as is_own
 from ddpbench.version import VERSION
@@ -75,7 +75,7 @@ def machine_record(
         "context": {
             "host": socket.gethostname(),
             "started_utc": utc_now(),
-            "command": command("ddpbench", *sys.argv[1:]),
+            "command": command_line(),
             "ddpbench_version": VERSION,
             "git_commit": git_commit(),
             "load_1min": round(os.getloadavg()[0], 2),
@@ -122,7 +122,7 @@ def _to_be_filled_in(planned: dict[str, Any]) -> dict[str, Any]:
             **planned,
             "planned_on": socket.gethostname(),
             "started_utc": utc_now(),
-            "command": command("ddpbench", *sys.argv[1:]),
+            "command": command_line(),
             "ddpbench_version": VERSION,
             "git_commit": git_commit(),
         },

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from ddpbench.errors import DdpbenchError
 from ddpbench.exit_messages import flush
 from ddpbench.guard import die_with_parent, end_if_stopped, supervised
+from ddpbench.inherited_signals import accept_signals
 from ddpbench.machine.placement import applied
 from ddpbench.records import LaunchDir, RunDir
 from ddpbench.records.heartbeat import note_end, shared_page
@@ -64,6 +65,7 @@ def main() -> None:
 
 
 def _be_slot(run_dir: Path, *, retry_failed: bool) -> NoReturn:
+    accept_signals()
     end_if_stopped(
         "ddpbench: a slot was stopped (by SIGSTOP or a debugger), did not continue and was ended; run the same "
         "commands again to resume"

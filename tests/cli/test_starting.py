@@ -60,3 +60,24 @@ def test_cores_that_another_command_uses_end_a_sweep_with_a_code_of_their_own(
     monkeypatch.setattr("ddpbench.carry_out", in_use)
     assert run(["sweep", "quick", "--out", str(tmp_path / "run")]) == 3
     assert capsys.readouterr().err.endswith("ddpbench: another ddpbench command is using core 0\n")
+
+
+_INHERITS = """
+import os, signal, subprocess, sys
+from ddpbench import cli
+
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+if sys.argv[1] == "child":
+    cli._function = lambda _: lambda _: subprocess.run(["sh", "-c", "exit 3"]).returncode
+else:
+    cli._function = lambda _: lambda _: os.kill(os.getpid(), signal.SIGTERM) or 0
+sys.exit(cli.run(["list"]))
+"""
+
+
+@pytest.mark.parametrize(("what", "code"), [("child", 3), ("interrupt", 130)])
+def test_signals_that_the_parent_process_ignored_or_blocked_come(what: str, code: int) -> None:
+    """Exit codes of children are known, and the command can be interrupted."""
+    ended = subprocess.run([sys.executable, "-c", _INHERITS, what], check=False, timeout=60)
+    assert ended.returncode == code

@@ -7,7 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import pytest
+
+from ddpbench.machine import disturbance
 from ddpbench.machine.disturbance import NoiseWatch, own_cpu_s
 
 BURN = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\ntime.sleep(30)"
@@ -70,3 +74,18 @@ def test_what_another_program_uses_is_not_own() -> None:
         assert own_cpu_s() - before < 0.25
     finally:
         os.kill(int(printed), signal.SIGKILL)
+
+
+def test_a_control_group_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    group = tmp_path / "sys/fs/cgroup/pr\u00fcf"
+    for path, text in (
+        (tmp_path / "proc/self/cgroup", "0::/pr\u00fcf\n"),
+        (tmp_path / "proc/stat", "cpu0 1 0 0 0 0 0 0 0\n"),
+        (group / "cpu.stat", "usage_usec 9\nthrottled_usec 2000000\n"),
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    monkeypatch.setattr(disturbance, "Path", lambda name: tmp_path / name.lstrip("/"))
+    watch = NoiseWatch([0], list, shared_machine=True, helpers=False)
+    (group / "cpu.stat").write_text("throttled_usec 3000000\n", encoding="utf-8")
+    assert watch.totals().throttled_s == 1.0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ddpbench.command_line import carrying_out
 from ddpbench.errors import IdentityError, InUseError, RequestError
 from ddpbench.launch.interleave.sides import git
 from ddpbench.machine.claim import claimed
@@ -17,6 +18,7 @@ from ddpbench.machine.identity import (
     git_commit,
     machine_record,
     nodes_record,
+    planned_record,
     sources_of,
 )
 from ddpbench.spec import Case, PlannedCase
@@ -43,6 +45,16 @@ def test_every_difference_is_named() -> None:
     assert "torch: '2.9' before, '2.10' now" in str(caught.value)
     assert "experiment_digest: the experiment file changed\n" in str(caught.value) + "\n"
     assert "--out" in str(caught.value)
+
+
+def test_a_program_that_calls_ddpbench_has_its_own_command_line_kept_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.argv", ["train.py", "--token=secret"])
+    assert "secret" not in repr((record(), planned_record(["a"], 1, 1)))
+    with carrying_out("ddpbench", words=["sweep", "my file.toml"]):
+        assert record()["context"]["command"] == "ddpbench sweep 'my file.toml'"  # type: ignore[index]
+    assert record()["context"]["command"] is None  # type: ignore[index]
 
 
 def test_what_digests_are_of_is_told_in_words() -> None:

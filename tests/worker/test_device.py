@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 from ddpbench.spec import Case
 from ddpbench.worker.device import device_of
+from ddpbench.worker.rank.memory import peak_memory
 from ddpbench.worker.verify.arrival import gradient_order
 from ddpbench.worker.verify.inspection import inspect_workload
 
@@ -44,3 +46,17 @@ def test_an_own_module_is_imported_once_gpus_are_hidden(
     )
     case = Case(workload=f"{module}:Mine", strategy="single", device="cpu")
     assert "seen: -1" in look(case)["problem"]
+
+
+def test_a_rank_whose_process_has_any_name_knows_its_memory() -> None:
+    """Names are bytes, and the kernel cuts them off after 15, even within a character."""
+    name, set_name = Path("/proc/self/comm"), 15
+    before, library = name.read_bytes(), ctypes.CDLL(None)
+    try:
+        library.prctl(set_name, ("\u00fc" * 8).encode(), 0, 0, 0)
+        assert not name.read_bytes().isascii()
+        peak = peak_memory("cpu")
+        assert peak is not None
+        assert peak > 1 << 20
+    finally:
+        library.prctl(set_name, before, 0, 0, 0)

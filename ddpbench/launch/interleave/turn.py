@@ -20,7 +20,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
+from ddpbench.command_line import carrying_out
 from ddpbench.errors import DdpbenchError, RequestError
+from ddpbench.inherited_signals import accept_signals
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.plan import make_plan, skip_reasons
 from ddpbench.launch.sweep.preparation import SweepRequest, prepare
@@ -122,6 +124,7 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--set", dest="overrides", action="append", default=[])
     arguments = parser.parse_args()
+    accept_signals()
     signal.signal(signal.SIGTERM, _interrupt)
     _keep_messages_apart()
     _tell("doing", what="planning the experiment")
@@ -162,4 +165,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with carrying_out("python", "-m", "ddpbench.launch.interleave.turn", words=sys.argv[1:]):
+        main()

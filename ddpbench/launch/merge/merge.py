@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ddpbench.command_line import command_line
 from ddpbench.errors import OutputError, RequestError
 from ddpbench.launch.merge.launches import (
     Merged,
@@ -28,7 +28,7 @@ from ddpbench.records.machine import read_merged
 from ddpbench.records.plan import MOST_MERGED, MergedRun, claims_json, merged_json, read_plan
 from ddpbench.spec import limits
 from ddpbench.spec.claims import Past, PlannedClaim
-from ddpbench.text_safety import clean, command, on_one_line
+from ddpbench.text_safety import clean, on_one_line
 from ddpbench.units import utc_now
 from ddpbench.version import VERSION
 
@@ -210,7 +210,7 @@ def _machine(sources: Sequence[Source]) -> dict[str, Any]:
             "started_utc": min(
                 (str(c["started_utc"]) for c in contexts if c.get("started_utc")), default=None
             ),
-            "command": command("ddpbench", *sys.argv[1:]),
+            "command": command_line(),
             "ddpbench_version": VERSION,
             "git_commit": listed("git_commit"),
             **({"slurm_jobs": jobs} if jobs else {}),

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import torch
 
+_STATUS = Path("/proc/self/status")
+"""The kernel's file on this process; its name there may be any bytes, and cut off within a character."""
+
 
 def reset_peak_memory(device: str) -> None:
     """Reset the peak of memory use, so that memory of the start (such as an unsharded model) doesn't count."""
@@ -24,7 +27,7 @@ def peak_memory(device: str) -> int | None:
     if device == "cuda":
         return int(torch.cuda.max_memory_allocated())
     try:
-        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        for line in _STATUS.read_text(encoding="ascii", errors="replace").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
     except OSError:
