@@ -6,12 +6,12 @@ import dataclasses
 import json
 import math
 import os
-import select
 import socket
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -181,7 +181,7 @@ class Fabric:
         deadline = time.monotonic() + timeout_s
         while b"\n" not in self._received:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._connection], [], [], left)[0]:
+            if left <= 0 or not wait([self._connection], left):
                 was = "was stopped, by SIGSTOP or a debugger" if is_stopped(self.pid) else "did not answer"
                 raise FabricError(
                     f"the process of the emulated network {was}; run the command again, or see {self._log}"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -151,8 +151,7 @@ class RunningServer:
             return pending
         if self._connection.fileno() < 0:  # another of its launches found that it is gone
             raise ServerGoneError(self._gone or "the fork server was ended")
-        readable, _, _ = select.select([self._connection], [], [], timeout_s)
-        if not readable:
+        if not wait([self._connection], timeout_s):
             self._look()
             return []
         self._stopped = 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -281,3 +283,20 @@ def test_a_server_that_is_stopped_before_it_is_born_is_given_up(
     monkeypatch.setattr(subprocess, "Popen", Stopped)
     with pytest.raises(ServerGoneError, match=r"was stopped, by SIGSTOP or a debugger"):
         ServerProcess({}, tmp_path / "server.log")
+
+
+def test_a_server_is_heard_in_a_process_with_many_open_files() -> None:
+    """A user's test suite may have opened more files than `select` can wait for."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if before[1] < 2048:
+        pytest.skip("a process may open 2048 files only as root here")
+    ours, theirs = socket.socketpair()
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(2048, before[0]), before[1]))
+        far = socket.socket(fileno=fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, 1500))
+        with ours, theirs, far:
+            say(theirs, {"event": "born", "pid": 1})
+            assert running_on(far).hear(1.0) == [{"event": "born", "pid": 1}]
+            assert running_on(far).hear(0.0) == []
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

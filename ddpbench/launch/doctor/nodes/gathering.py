@@ -7,12 +7,12 @@ on the hosts, and a store does not report a peer that hangs up.
 from __future__ import annotations
 
 import json
-import select
 import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
+from multiprocessing.connection import wait
 from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, Field, TypeAdapter
@@ -241,7 +241,7 @@ def _introduced(line: _Line, deadline: float) -> Node | None:
 
 
 def _hung_up(connection: socket.socket) -> bool:
-    if not select.select([connection], [], [], 0)[0]:
+    if not wait([connection], 0):
         return False
     try:
         return connection.recv(1, socket.MSG_PEEK) == b""
