@@ -19,6 +19,11 @@ _CONTROL = re.compile(
 )
 """Control and direction characters, and what Unicode calls noncharacters. XML, and so SVG, forbids some of them."""
 _COLOUR_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_BUILD_COMMAND = re.compile(r"##(?=\w*\[)")
+"""Start of a command to the service that runs a build, such as `##vso[task.setvariable ...]`.
+
+Azure Pipelines, GitHub Actions and TeamCity carry out such commands from any place in a line of a build's output.
+"""
 _PER_CENT = re.compile(r"(?<=\d) %")
 _SPACES = {ord(one): " " for one in "\t\n\r"}
 _LONGEST = 72
@@ -42,12 +47,12 @@ def clean(text: str) -> str:
     """Return a text from a log, a host or an exception, made safe for a page and for a terminal.
 
     Terminal colours are removed. Control characters, direction characters, and characters that UTF-8 cannot encode or
-    XML forbids are replaced.
+    XML forbids are replaced. A space is put into what a build service would carry out as a command.
     """
-    if text.isascii() and text.isprintable():
+    if text.isascii() and text.isprintable() and "##" not in text:
         return text
     plain = _CONTROL.sub("\N{REPLACEMENT CHARACTER}", _COLOUR_CODE.sub("", text))
-    return plain.encode("utf-8", "replace").decode("utf-8")
+    return _BUILD_COMMAND.sub("# #", plain).encode("utf-8", "replace").decode("utf-8")
 
 
 def on_one_line(text: str) -> str:

@@ -277,6 +277,23 @@ def test_what_clean_changes_is_unprintable() -> None:
     assert len(changed) == 2191  # few others: surrogates, controls, directions
 
 
+@pytest.mark.parametrize(
+    "command", ["##vso[task.prependpath]/tmp", "##[set-env name=PATH;]/tmp", "###[x]", "##teamcity[x 'y']"]
+)
+def test_no_text_is_a_command_to_the_service_that_runs_a_build(command: str) -> None:
+    """Azure Pipelines, GitHub Actions and TeamCity carry out commands that a build prints."""
+    for text in (command, f"a name {command}"):
+        assert clean(text) == text.replace("##vso", "# #vso").replace("##[", "# #[").replace("##t", "# #t")
+        assert command not in _terminal(text)
+    assert clean("## a heading, ##") == "## a heading, ##"
+
+
+@pytest.mark.parametrize("before", ["", "  ", "\t", "first\n", "first\n  "])
+def test_no_line_is_a_command_to_github_actions(before: str) -> None:
+    assert not re.search(r"^\s*::", _terminal(f"{before}::stop-commands::x"), re.MULTILINE)
+    assert "test_a.py::test_b" in _terminal("test_a.py::test_b")
+
+
 def test_bidi_marks_are_not_shown_anywhere() -> None:
     assert clean(f"a{INVISIBLE}b") == f"a{chr(0xFFFD) * len(INVISIBLE)}b"
 

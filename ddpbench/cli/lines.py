@@ -21,6 +21,8 @@ _PATIENCE_S = 1.0
 """Seconds of work before progress is shown."""
 _REDRAWN_S = 0.2
 _NO_BREAK = "\N{NO-BREAK SPACE}"
+_LINE_COMMAND = re.compile(r"^([^\S\n]*+):(?=:)", re.MULTILINE)
+"""Start of a line that GitHub Actions would carry out as a command, such as `::stop-commands::TOKEN`."""
 _QUOTED_WORD = re.compile(r"""(?<![^\s(=])(?:\$'(?:[^'\\]|\\.)*+'|'[^']*+'(?:"'"'[^']*+')*+)""")
 """Matches a word of a command line that `texts.quoted` has quoted."""
 
@@ -54,7 +56,7 @@ def note_words(words: Collection[str]) -> None:
 def show(*texts: object, end: str = "\n", file: TextIO | None = None) -> None:
     """Print texts, one per line. Control characters, and characters that the terminal cannot write, are replaced."""
     stream = file or sys.stdout
-    text = clean(_named_on_one_line("\n".join(map(str, texts))))
+    text = _LINE_COMMAND.sub(r"\1: ", clean(_named_on_one_line("\n".join(map(str, texts)))))
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
         print(text.encode(encoding, "replace").decode(encoding), end=end, file=stream, flush=True)
