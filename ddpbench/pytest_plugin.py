@@ -468,7 +468,12 @@ class DdpBenchmark:
             turns=self._request.config.getoption("--ddpbench-turns") or "blocks",
         )
         free = own_environment_allows_sharing()
-        with _one_at_a_time(), contextlib.nullcontext() if free else claimed(read_hardware().cores):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_one_at_a_time())
+            if not free:
+                stack.enter_context(claimed(read_hardware().cores))
+            if new.path:  # otherwise, both sides run the code in the test's working directory
+                stack.enter_context(_where_pytest_began(self._request.config))
             changes = interleave(asked, bench)
         for difference in changes.unlike:
             bench.event(f"the sides differ in more than the program: {difference}")
@@ -633,7 +638,8 @@ def pytest_configure(config: pytest.Config) -> None:
             "--ddpbench-gate cannot measure with --benchmark-disable or under pytest-xdist: leave that out, or the gate"
         )
     try:
-        _stash(config)[_GATE] = _gate_of(config)
+        with _where_pytest_began(config):
+            _stash(config)[_GATE] = _gate_of(config)
     except (ValueError, DdpbenchError) as error:
         raise pytest.UsageError(in_pytest(str(error))) from None
 
@@ -743,6 +749,21 @@ def _ranks_search(config: pytest.Config) -> Iterator[None]:
         if folders:
             environment.setenv("PYTHONPATH", os.pathsep.join([*folders, *([given] if given else [])]))
         yield
+
+
+@contextlib.contextmanager
+def _where_pytest_began(config: pytest.Config) -> Iterator[None]:
+    """Work in the folder in which pytest was started, to which its options refer.
+
+    Tests and conftest files may work in another folder, even in another repository.
+    """
+    here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.chdir(config.invocation_params.dir)
+        yield
+    finally:
+        os.fchdir(here)
+        os.close(here)
 
 
 _LOCKS = 100

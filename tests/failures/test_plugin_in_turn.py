@@ -108,6 +108,35 @@ def test_the_gate_takes_turns_in_what_it_is_told(repository: Path, words: tuple[
     assert f"in turn: {'launches' if words else 'blocks'}" in said
 
 
+WORKS_ELSEWHERE = """
+import os
+from pathlib import Path
+import pytest
+import ddpbench.launch.interleave.compare as told
+from ddpbench.errors import LaunchError
+
+def pytest_configure(config):
+    os.chdir("/")
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    yield
+    assert Path.cwd() == tmp_path
+
+def stop(asked, listener):
+    raise LaunchError(f"{asked.base.words} in {Path.cwd()} against {asked.new.path}")
+
+told.interleave = stop
+"""
+
+
+def test_tests_that_work_in_another_folder_are_compared_with_their_own_commits(repository: Path) -> None:
+    (repository / "tests" / "conftest.py").write_text(WORKS_ELSEWHERE)
+    said = gate(repository, "--ddpbench-baseline=ref=fast", code=1)
+    assert f"base (ref=fast) in {repository} against {repository}\n" in said, said
+
+
 @pytest.mark.thorough
 def test_another_interpreter_is_a_side_and_time_ends_it(repository: Path) -> None:
     words = (f"--ddpbench-baseline=python={sys.executable}", "--ddpbench-total=1 s", "--ddpbench-rounds=6")
