@@ -311,6 +311,23 @@ def write_launch(
     return directory.path
 
 
+def alternate(
+    launch: Path, groups: Sequence[Sequence[Case]], of_blocks: Sequence[int] = (), *, ranks: int = 1
+) -> None:
+    """Record the cases with which a launch alternated, by group, and the group of each of its timed blocks."""
+    path = launch / "outcome.json"
+    ids = [[case.case_id for case in group] for group in groups]
+    outcome = json.loads(path.read_text("utf-8")) | {"alternated": ids}
+    path.write_text(json.dumps(outcome, indent=1) + "\n", encoding="utf-8")
+    for file in sorted(launch.glob("rank-*.jsonl"))[:ranks] if of_blocks else ():
+        groups_left = iter(of_blocks)
+        records = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+        for record in records:
+            if record["kind"] == "block" and record["phase"] == "timed":
+                record["group"] = next(groups_left)
+        file.write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
+
+
 def _spent(ranks: Sequence[RankLaunch]) -> Outcome:
     """Return a launch's outcome: the usual one, unless its blocks take longer."""
     blocks_s = max((sum(map(sum, rank.blocks)) for rank in ranks), default=0) / 1e9

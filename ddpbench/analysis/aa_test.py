@@ -231,7 +231,7 @@ def _over_rounds(twins: Sequence[CaseRun]) -> float:
 
 
 def _spread(both: Sequence[tuple[Timing, Timing]]) -> float:
-    return deviation([math.log(mine.step_s / other.step_s) for mine, other in both])
+    return deviation([math.log(mine.compared_s / other.compared_s) for mine, other in both])
 
 
 def _launches_s(twins: Sequence[CaseRun], shared: Collection[TimingKey]) -> float:

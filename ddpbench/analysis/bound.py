@@ -5,12 +5,12 @@ Check `outruns` before reporting a distance from a bound: a case above its bound
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Hashable, Iterable
 from typing import Protocol, TypeVar
 
 from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.statistics.judgement import MARGIN
-from ddpbench.analysis.statistics.stats import samples_rate
 from ddpbench.spec import Case, grouping
 from ddpbench.strategies.traits import traits_of
 
@@ -54,6 +54,8 @@ def outruns(case: Case, rate: float, bound_rate: float) -> bool:
 def outrun(run: CaseRun, bound: CaseRun) -> bool:
     """Return whether a case's measured throughput shows that its bound is wrong (see `outruns`).
 
-    Both cases must have timed launches.
+    Both cases must have timed launches. Their times are those of comparisons, whereas a figure or table judges the
+    rates that it shows.
     """
-    return outruns(run.case, samples_rate(run.timings).value, samples_rate(bound.timings).value)
+    mine, most = (1 / statistics.median(one.compared_s for one in each.timings) for each in (run, bound))
+    return outruns(run.case, mine, most)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import statistics
 import subprocess
 import sys
 from dataclasses import asdict, astuple
@@ -31,6 +32,7 @@ from tests.synthetic import (
     ORIGIN_NS,
     Outcome,
     RankLaunch,
+    alternate,
     case_of,
     write_launch,
     write_plan,
@@ -249,6 +251,21 @@ def test_a_synthetic_run_is_whole(tmp_path: Path) -> None:
     ddp = summary.cases[summary.cases["strategy"] == "ddp"]
     over = ddp[ddp["world_size"] > 1]["overlap_fraction"]
     assert over.to_numpy() == pytest.approx(0.5, abs=0.01)  # as made: half of each is hidden
+
+
+def test_noise_of_twins_in_two_groups_is_taken_through_their_anchor(run: RunDir) -> None:
+    twin = case_of("ddp", 2, replicate=1)
+    write_plan(run, [SINGLE, DDP, twin], Budget(rounds_min=3, rounds_max=3))
+    for number, (drift, gap) in enumerate(((1.0, 1.01), (2.0, 1.00), (0.5, 0.99))):
+        anchor = RankLaunch(blocks=[[10 * MS] * 10, [int(10 * MS * drift)] * 10])
+        alternate(write_launch(run, SINGLE, number, [anchor]), [[DDP], [twin]], (0, 1))
+        for case, step_ms in ((DDP, 10 * gap), (twin, 10 * drift)):
+            launch = RankLaunch(blocks=[[int(step_ms * MS)] * 10])
+            alternate(write_launch(run, case, number, [launch] * 2), [[SINGLE]])
+    found = noise_of(run)
+    logs = [math.log(gap) for gap in (1.01, 1.00, 0.99)]
+    assert found.difference.value == pytest.approx(math.exp(sum(logs) / 3) - 1, abs=1e-7)
+    assert found.deviation_pairs.value == pytest.approx(statistics.stdev(logs), rel=1e-4)
 
 
 def test_noise_of_a_machine_by_hand(run: RunDir) -> None:

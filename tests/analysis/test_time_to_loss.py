@@ -20,7 +20,7 @@ from ddpbench.analysis.time_to_loss import MOST_POINTS
 from ddpbench.records import RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.spec import Budget, Case
-from tests.synthetic import MS, RankLaunch, case_of, write_launch, write_plan, write_sessions
+from tests.synthetic import MS, RankLaunch, alternate, case_of, write_launch, write_plan, write_sessions
 
 SINGLE = case_of("single", 1)
 DDP, MASTER, MANY = case_of("ddp", 2), case_of("master", 2), case_of("ddp", 2, bucket_cap_mb=1.0)
@@ -130,6 +130,28 @@ def test_the_speed_up_to_a_loss_is_paired_within_rounds(run: RunDir) -> None:
     assert row["speedup_to_loss_ci_low"] == pytest.approx(speedup * math.exp(-half), rel=1e-5)
     assert row["speedup_to_loss_ci_high"] == pytest.approx(speedup * math.exp(half), rel=1e-5)
     assert row["time_to_loss_s"] == pytest.approx(sorted(times)[2] / 1e9)
+
+
+def test_the_speed_up_to_a_loss_of_another_group_is_taken_through_the_anchor(run: RunDir) -> None:
+    """The machine is half as fast in the second group, among which the anchor trains to the loss."""
+    anchor = replace(rank(20, falling(40, 25)), blocks=[[10 * MS] * 10, [20 * MS] * 10])
+    launches = {
+        SINGLE: [anchor],
+        DDP: [rank(8, falling(20, 15))] * 2,
+        MASTER: [rank(32, falling(20, 15))] * 2,
+    }
+    write_plan(run, list(launches), Budget(rounds_min=1, rounds_max=1, until_loss=2.0))
+    for case, ranks in launches.items():
+        path = write_launch(run, case, 0, ranks)
+        if case is SINGLE:
+            alternate(path, [[DDP], [MASTER]], (0, 1))
+        else:
+            alternate(path, [[SINGLE]])
+    write_sessions(run)
+    summarize(run)
+    assert row_of(run, DDP)["speedup_to_loss"] == pytest.approx(56 * 10 / (28 * 8))
+    assert row_of(run, MASTER)["speedup_to_loss"] == pytest.approx(56 * 10 / (28 * 16))
+    assert row_of(run, SINGLE)["time_to_loss_s"] == pytest.approx(56 * 0.020), "its own time stays"
 
 
 def test_a_loss_that_one_launch_missed_has_no_time_and_is_told(run: RunDir) -> None:

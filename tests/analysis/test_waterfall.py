@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -13,15 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpbench.analysis import summarize
+from ddpbench.analysis.bound import outrun
+from ddpbench.analysis.read.cases import read_cases
 from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.steps.waterfall import LOSSES, losses
 from ddpbench.records import RunDir
+from ddpbench.records.plan import read_plan
 from ddpbench.spec import Budget, Case, PlannedCase
 from tests.frames import framed
 from tests.synthetic import (
     MS,
     ORIGIN_NS,
     RankLaunch,
+    alternate,
     case_of,
     processes_of,
     write_launch,
@@ -276,6 +281,57 @@ def test_strong_scaling_divides_the_ideal_step(tmp_path: Path) -> None:
     assert share["computation"] == pytest.approx((5 - 4.5) / 8)
     assert share["exposed_comm"] == pytest.approx(2 / 8)
     assert not table["split"].any()
+
+
+def test_cases_of_other_groups_are_compared_through_the_anchor(tmp_path: Path) -> None:
+    """The machine is half as fast for the second group: master, and the anchor's instrumented steps."""
+    run = RunDir(tmp_path / "run")
+    anchor = replace(launch(10, {"forward": 20.0}), blocks=[[10 * MS] * 10, [20 * MS] * 10])
+    launches = {
+        SINGLE: anchor,
+        ALONE: launch(12, {"forward": 12.0}),
+        DDP: launch(16, {"forward": 13.0}, comm_ms=3),
+        MASTER: launch(50, {"forward": 26.0}, comm_ms=24),
+    }
+    write_plan(run, list(launches), Budget(rounds_min=3, rounds_max=3))
+    for case, one in launches.items():
+        write_proof(run, case)
+        for number in range(3):
+            path = write_launch(run, case, number, [one] * processes_of(case))
+            if case is SINGLE:
+                alternate(path, [[ALONE, DDP], [MASTER]], (0, 1))
+            else:
+                alternate(path, [[SINGLE]])
+    write_sessions(run)
+    table = framed(summarize(run).steps.waterfall)
+    ddp, master = items_of(table), items_of(table, MASTER)
+    assert (ddp["efficiency"], master["efficiency"]) == pytest.approx((10 / 16, 10 / 25))
+    assert (ddp["contention"], ddp["own_computation"]) == pytest.approx((2 / 16, 1 / 16))
+    assert (ddp["exposed_comm"], ddp["timed"], ddp["rest"]) == pytest.approx((3 / 16, 0, 0), abs=1e-9)
+    assert (master["contention"], master["own_computation"]) == pytest.approx((2 / 25, 1 / 25))
+    assert (master["exposed_comm"], master["timed"], master["rest"]) == pytest.approx(
+        (12 / 25, 0, 0), abs=1e-9
+    )
+
+
+@pytest.mark.parametrize("alone_group", [0, 1])
+def test_a_bound_of_another_group_is_judged_through_the_anchor(tmp_path: Path, alone_group: int) -> None:
+    """Independent ranks are not outrun because their group met a slower machine."""
+    run = RunDir(tmp_path / "run")
+    groups = [[DDP], [ALONE]] if alone_group else [[ALONE], [DDP]]
+    slow = {case: 2.0 if case in groups[1] else 1.0 for case in (ALONE, DDP)}
+    launches = {
+        SINGLE: replace(launch(10, {"forward": 20.0}), blocks=[[10 * MS] * 10, [20 * MS] * 10]),
+        ALONE: launch(12 * slow[ALONE], {"forward": 12.0 * slow[ALONE]}),
+        DDP: launch(14 * slow[DDP], {"forward": 12.0 * slow[DDP]}, comm_ms=2.0 * slow[DDP]),
+    }
+    write_plan(run, list(launches), Budget(rounds_min=1, rounds_max=1))
+    for case, one in launches.items():
+        path = write_launch(run, case, 0, [one] * processes_of(case))
+        alternate(path, groups if case is SINGLE else [[SINGLE]], (0, 1) if case is SINGLE else ())
+    write_sessions(run)
+    by_case = {found.case: found for found in read_cases(run, read_plan(run))}
+    assert not outrun(by_case[DDP], by_case[ALONE])
 
 
 def test_rounds_that_are_not_shared_make_no_waterfall(tmp_path: Path) -> None:

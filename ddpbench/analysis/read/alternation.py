@@ -70,9 +70,16 @@ def _corrected(case: CaseRun, factors: Factors) -> tuple[Launch, ...]:
     return tuple(
         launch
         if launch.timing is None
-        else replace(launch, timing=corrected([launch.timing], case.case_id, factors)[0])
+        else _with_timing(launch, corrected([launch.timing], case.case_id, factors)[0])
         for launch in case.launches
     )
+
+
+def _with_timing(launch: Launch, timing: Timing) -> Launch:
+    launch, curve = replace(launch, timing=timing), launch.loss_curve
+    if curve is None:
+        return launch
+    return replace(launch, loss_curve=replace(curve, correction=launch.late_correction))
 
 
 def busy_while_waiting(ranks: Mapping[int, Mapping[int, Block]]) -> float | None:

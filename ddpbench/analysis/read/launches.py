@@ -119,6 +119,17 @@ class Launch:
         return bool(self.alternated) or self.noise.in_turn
 
     @property
+    def late_correction(self) -> float:
+        """Return the factor, in comparisons, of times measured after the timed blocks, such as instrumented steps.
+
+        The anchor of several groups measures them among its last group, and other launches in the group of their timed
+        blocks.
+        """
+        last = self.alternated[-1] if self.alternated else ()
+        own = self.timing.correction if self.timing is not None else 1.0
+        return next((self.corrections[other] for other in last if other in self.corrections), own)
+
+    @property
     def ok(self) -> bool:
         """Return whether the launch succeeded and has a timing."""
         return self.status == "ok" and self.timing is not None

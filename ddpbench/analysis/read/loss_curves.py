@@ -36,6 +36,8 @@ class LossCurveRun:
     """Session of the sweep that ran its launch."""
     correlation: float = 0.0
     """Correlation of rounds, as in its launch's `Timing`."""
+    correction: float = 1.0
+    """Factor of its times in comparisons (`Launch.late_correction`)."""
 
     @property
     def timing(self) -> Timing | None:
@@ -49,6 +51,7 @@ class LossCurveRun:
             steps=1,
             samples=1,
             session=self.session,
+            correction=self.correction,
             correlation=self.correlation,
         )
 

@@ -31,12 +31,12 @@ class Timing:
 
     @property
     def step_s(self) -> float:
-        """Return seconds per step."""
+        """Return seconds per step of this launch alone; comparisons with other cases use `compared_s`."""
         return self.time_s / self.steps
 
     @property
     def sample_s(self) -> float:
-        """Return seconds per sample, where samples are those of all ranks together."""
+        """Return seconds per sample of this launch alone, where samples are those of all ranks together."""
         return self.time_s / self.samples
 
     @property

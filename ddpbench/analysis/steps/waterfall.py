@@ -35,7 +35,7 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.results import EfficiencyLoss
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.stats import MIN_ROUNDS, median_launch, pairs
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS, median_launch
 from ddpbench.analysis.statistics.timings import Timing
 from ddpbench.spec import grouping
 from ddpbench.spec.grouping import cap_order
@@ -95,8 +95,8 @@ def _computed(parts: Mapping[str, float]) -> float:
     return sum(parts[name] for name in _COMPUTED)
 
 
-def _for_samples(parts: Mapping[str, float], times: float) -> dict[str, float]:
-    return {name: times * parts[name] for name in PARTS}
+def _times(factor: float, parts: Mapping[str, float]) -> dict[str, float]:
+    return {name: factor * parts[name] for name in PARTS}
 
 
 def _batch(timings: Iterable[Timing]) -> float:
@@ -176,12 +176,15 @@ def _of_round(own: Timing, run: CaseRun, base: CaseRun, alone: CaseRun | None) -
         other = _launch(alone, own)
         if other is None:
             return None
-        independent = _for_samples(other[0], batch / _batch([other[1]]))
-    needed = _for_samples(ideal[0], batch / world / _batch([ideal[1]]))
-    return losses(mine[0], needed, ideal[1].sample_s / mine[1].sample_s / world, independent)
+        independent = _times(batch / _batch([other[1]]), other[0])
+    needed = _times(batch / world / _batch([ideal[1]]), ideal[0])
+    return losses(mine[0], needed, ideal[1].compared_s / mine[1].compared_s / world, independent)
 
 
 def _launch(run: CaseRun, own: Timing) -> tuple[Mapping[str, float], Timing] | None:
-    timing = next((theirs for _, theirs in pairs([own], run.timings)), None)
-    parts = run.parts.by_round.get(own.round) if run.parts is not None else None
-    return None if parts is None or timing is None else (parts, timing)
+    """Return the parts and the timing of the launch of the same round and session, as compared with other launches."""
+    for launch in run.good:
+        if launch.timing is not None and launch.timing.pair == own.pair:
+            parts = run.parts.by_round.get(own.round) if run.parts is not None else None
+            return None if parts is None else (_times(launch.late_correction, parts), launch.timing)
+    return None
