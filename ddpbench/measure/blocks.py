@@ -248,14 +248,16 @@ def timed_blocks(
     first_step_ns: float,
     least: Least = TRAINING,
     blocks: int = BLOCKS_A_LAUNCH,
+    groups: int = 1,
 ) -> Iterator[Block]:
     """Yield timed blocks until their times sum to `measured_s`; rank 0 decides for all ranks, between blocks.
 
-    `first_step_ns` is a step's time from the warm-up. A block takes about `measured_s` / `blocks`.
+    `first_step_ns` is a step's time from the warm-up. A block takes about `measured_s` / `blocks`. A launch that
+    alternates with several `groups`, one after another, goes on until the last, however long its steps are.
     """
     wanted = math.ceil(measured_s * 1e9 / blocks / max(first_step_ns, 1.0))
     steps = max(least.timed, wanted)
-    spent_ns, index = 0, 0
+    spent_ns, index, reached = 0, 0, 0
     while True:
         block = run_block(stepper, steps, index, "timed")
         yield block
@@ -265,5 +267,6 @@ def timed_blocks(
         step_ns = (block.end_ns - block.start_ns) / block.steps
         steps = max(least.timed, math.ceil(min(rest_ns, measured_s * 1e9 / blocks) / max(step_ns, 1.0)))
         # Stop where the sum is nearest to the time asked for, within half a block.
-        if stepper.control.agree(int(rest_ns < step_ns * least.timed / 2)):
+        reached = max(reached, block.group)
+        if stepper.control.agree(int(rest_ns < step_ns * least.timed / 2 and reached >= groups - 1)):
             return

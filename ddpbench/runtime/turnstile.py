@@ -18,6 +18,7 @@ answers with one byte when the side has the turn: the index of the present group
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import selectors
@@ -40,6 +41,8 @@ IN_TURN = "go in turn"
 """Command sent to a side's process before a round in which the sides alternate."""
 WHOLE = "launches are interleaved, not blocks of their steps"
 """Beginning of a message which says why complete launches alternate, and not blocks of steps."""
+MOST_GROUPS = 256
+"""Number of groups of a round that the turnstile's answers tell apart."""
 _FOLDER = "ddpbench-turns-"
 _SOCKET = "turnstile"
 _STALE_S = 60.0
@@ -68,6 +71,8 @@ class _Groups:
     """The side that all groups have in common; empty if there is one group."""
     anchor_turns: int | None = None
     """Most turns of the anchor while another group follows; None if none follows."""
+    anchor_ns: float = math.inf
+    """Time of its turns in a group after which the anchor gets no more while another group follows (ns)."""
     met: list[set[str]] = field(default_factory=lambda: [set()])
     """For each group, the sides that have reached the meeting point, including those that have ended since."""
 
@@ -86,18 +91,18 @@ class _Groups:
         groups = [tuple(sorted(met - {side})) if side in met else () for met in self.met]
         return tuple(groups) if side == self.anchor and any(groups) else tuple(filter(None, groups))
 
-    def anchor_may_go_on(self, launched: set[str], met: set[str], turns: int) -> bool:
+    def anchor_may_go_on(self, launched: set[str], met: set[str], turns: int, held_ns: int) -> bool:
         """Return whether the anchor may get the turn: others are in their timed blocks, or no other group follows.
 
-        `launched` are the running sides, and `met` those that have reached the meeting point. `turns` is the number of
-        the anchor's turns in this group.
+        `launched` are the running sides, and `met` those that have reached the meeting point. `turns` and `held_ns` are
+        the number and the time of the anchor's turns in this group.
         """
         if self.anchor not in met:  # it warms up
             return True
         others = launched - {self.anchor}
         if self.anchor_turns is None:
             return others <= met
-        return bool(others) and others <= met and turns < self.anchor_turns
+        return bool(others) and others <= met and turns < self.anchor_turns and held_ns < self.anchor_ns
 
 
 class Turnstile:
@@ -121,9 +126,12 @@ class Turnstile:
         """Number of turns that each side has had in this round."""
         self._held_ns: dict[str, int] = {}
         """Time for which each side has had the turn in this round, without its present turn (ns)."""
+        self._held_before_ns: dict[str, int] = {}
+        """The value of `_held_ns` when a side met the others or, for the anchor, when the present group began (ns)."""
         self._held_from_ns = 0
         self.holder = ""
         """The side that has the turn; empty if none has it."""
+        self._paused = False
         self._waiting: list[_Waiting] = []
         self._order: tuple[str, ...] = ()
         self._expected: set[str] = set()
@@ -158,25 +166,34 @@ class Turnstile:
         self._thread.join()
         self._folder.remove()
 
-    def begin(self, order: Sequence[str], *, anchor: str = "", anchor_turns: int | None = None) -> None:
+    def begin(
+        self,
+        order: Sequence[str],
+        *,
+        anchor: str = "",
+        anchor_turns: int | None = None,
+        anchor_s: float = math.inf,
+    ) -> None:
         """Begin a round in which the sides take the turn in this order.
 
         The first turn is given only when each side has asked for a turn or has left the round (`leave`). If another
         group of sides follows, `anchor` is the side that all groups have in common. It has at most `anchor_turns` turns
-        in this group after the meeting, and none when the other sides have ended.
+        in this group after the meeting, no further turn once these took `anchor_s` seconds, and none when the other
+        sides have ended.
         """
         with self._lock:
             self._order, self._expected = tuple(order), set(order)
-            self.holder, self._waiting = "", []
+            self.holder, self._waiting, self._paused = "", [], False
             self._places = dict.fromkeys(order, -1)
             self._launched, self._met = set(), set()
             self._turns, self._held_ns = dict.fromkeys(order, 0), dict.fromkeys(order, 0)
-            self._groups = _Groups(anchor, anchor_turns)
+            self._held_before_ns = {}
+            self._groups = _Groups(anchor, anchor_turns, 1e9 * anchor_s)
 
     def go_on_with(self, order: Sequence[str], *, anchor_turns: int | None = None) -> None:
         """Continue the round with the next group: the anchor, which waits if it still runs, and these other sides.
 
-        `anchor_turns` is as in `begin`.
+        `anchor_turns` is as in `begin`, and `anchor_s` that of `begin`.
         """
         with self._lock:
             anchor = self._groups.anchor
@@ -184,6 +201,7 @@ class Turnstile:
             self._places |= dict.fromkeys(order, -1)
             self._turns |= dict.fromkeys((anchor, *order), 0)
             self._held_ns |= dict.fromkeys(order, 0)
+            self._held_before_ns[anchor] = self._held_ns.get(anchor, 0)
             self._groups.begin_next({anchor} & self._met, anchor_turns)
             self._given("")
 
@@ -209,6 +227,17 @@ class Turnstile:
             self._places[side] = 0
             self._launched.add(side)
 
+    def pause(self) -> None:
+        """Give no further turn until `resume` is called. The side that has the turn keeps it until it asks again."""
+        with self._lock:
+            self._paused = True
+
+    def resume(self) -> None:
+        """Give turns again."""
+        with self._lock:
+            self._paused = False
+            self._given("")
+
     def has_asked(self, side: str) -> bool:
         """Return whether a side has asked for a turn in this round, or has left the round."""
         with self._lock:
@@ -233,7 +262,7 @@ class Turnstile:
             spent_ns = time.perf_counter_ns() - self._held_from_ns
             self._held_ns[side] = self._held_ns.get(side, 0) + spent_ns
             self.holder = ""
-        while not (self.holder or self._expected):
+        while not (self.holder or self._expected or self._paused):
             able = [entry for entry in self._waiting if self._may_go_on(entry)]
             if not able:
                 return
@@ -242,14 +271,15 @@ class Turnstile:
             self.holder, self._held_from_ns = entry.side, time.perf_counter_ns()
             self._turns[entry.side] = self._turns.get(entry.side, 0) + 1
             try:
-                entry.connection.sendall(bytes([self._groups.number % 256]))
+                entry.connection.sendall(bytes([self._groups.number % MOST_GROUPS]))
             except OSError:  # the process that asked has ended; a rank's side gives the turn back itself
                 self.holder = ""
 
     def _may_go_on(self, entry: _Waiting) -> bool:
         if not entry.meets:
+            held_ns = self._held_ns.get(entry.side, 0) - self._held_before_ns.get(entry.side, 0)
             return entry.side != self._groups.anchor or self._groups.anchor_may_go_on(
-                self._launched, self._met, self._turns.get(entry.side, 0)
+                self._launched, self._met, self._turns.get(entry.side, 0), held_ns
             )
         here = self._places.get(entry.side, -1)
         return all(
@@ -303,6 +333,7 @@ class Turnstile:
                         self._met.add(side)
                         self._groups.met[-1].add(side)
                         self._turns[side] = 0
+                        self._held_before_ns[side] = self._held_ns.get(side, 0)
                     case ["offer", side]:
                         pass
                     case _:  # not a process of ours

@@ -225,6 +225,15 @@ def test_what_a_warm_up_waits_for_its_turn_is_not_its_share_of_the_time() -> Non
     assert waited_ns >= 3e9
 
 
+@pytest.mark.parametrize(("groups", "count"), [(1, 2), (3, 8)])
+def test_a_launch_of_several_groups_goes_on_until_the_last(groups: int, count: int) -> None:
+    """Its steps are so long that its time is over among the first group."""
+    work, *_ = stepper(lambda _: 300_000_000)
+    numbers = iter([0, 0, 0, 0, 0, 1, 1, 2, 2])
+    found = list(timed_blocks(replace(work, group=lambda: next(numbers)), 2.0, 3e8, IN_TURN, 24, groups))
+    assert [block.group for block in found] == [0, 0, 0, 0, 0, 1, 1, 2][:count]
+
+
 def test_blocks_in_turn_are_short_and_as_many_as_are_asked_for() -> None:
     for step_ns, fewest, most in ((1_000_000, 23, 25), (30_000_000, 10, 12)):
         work, *_ = stepper(lambda _, step_ns=step_ns: step_ns)

@@ -365,6 +365,28 @@ def test_a_rank_that_is_dying_while_its_side_goes_on_is_not_given_the_turn(turns
     offering.join(PATIENCE_S)
 
 
+def test_a_paused_turnstile_gives_no_turn_until_it_is_resumed(turnstile: Turnstile) -> None:
+    log: list[str] = []
+    turnstile.begin(["base", "new"])
+    base = turn_of(turnstile, "base")
+    new = Side(turnstile, "new", log, lambda turn: log.append(f"new waited {turn.offer() > 0}")).start()
+    base.offer()
+    turnstile.pause()
+    again = Side(turnstile, "base", log, lambda _: log.append(f"base waited {base.offer() > 0}")).start()
+    deadline = time.monotonic() + PATIENCE_S
+    while turnstile.holder:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    turnstile.leave("nobody")
+    time.sleep(0.1)
+    assert (turnstile.holder, log) == ("", [])
+    turnstile.resume()
+    new.join()
+    turnstile.leave("new")
+    again.join()
+    assert log == ["new waited True", "new ends", "base waited True", "base ends"]
+
+
 def test_the_anchor_of_two_groups_takes_turns_only_with_others_in_their_timed_blocks() -> None:
     turnstile = Turnstile(random.Random(3))
     log: list[tuple[str, int]] = []
@@ -407,6 +429,43 @@ def test_the_anchor_of_two_groups_takes_turns_only_with_others_in_their_timed_bl
     assert turnstile.alternated("base") == (("a", "b"), ("c",))
     assert turnstile.alternated("c") == (("base",),)
     assert turnstile.alternated("nobody") == ()
+    turnstile.close()
+
+
+def test_an_anchor_with_long_turns_keeps_time_for_the_next_group() -> None:
+    turnstile = Turnstile(random.Random(3))
+    log: list[tuple[str, int]] = []
+
+    def launch(name: str, blocks: int, block_s: float) -> threading.Thread:
+        turnstile.enter(name)
+
+        def work() -> None:
+            turn = turn_of(turnstile, name)
+            turn.offer()
+            time.sleep(4 * block_s)  # the warm-up, which does not count
+            turn.meet()
+            for number in range(blocks):
+                log.append((name, turn.group))
+                time.sleep(block_s)
+                if number < blocks - 1:
+                    turn.offer()
+            turnstile.leave(name)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        return thread
+
+    turnstile.begin(["base", "a"], anchor="base", anchor_turns=24, anchor_s=0.05)
+    base = launch("base", 5, 0.03)
+    launch("a", 9, 0.001).join(PATIENCE_S)
+    assert 1 <= log.count(("base", 0)) <= 2
+    assert base.is_alive()
+    turnstile.go_on_with(["b"], anchor_turns=24)
+    launch("b", 9, 0.001).join(PATIENCE_S)
+    assert 1 <= log.count(("base", 1)) <= 2, "each group has the same time"
+    turnstile.go_on_with([])
+    base.join(PATIENCE_S)
+    assert not base.is_alive(), "among the last group it is not limited"
     turnstile.close()
 
 

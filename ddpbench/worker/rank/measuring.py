@@ -29,7 +29,7 @@ from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
 from ddpbench.records import Block, Buckets, Held, LaunchDir, LaunchRequest, RecordWriter
 from ddpbench.records.heartbeat import WAITING, Heartbeat
 from ddpbench.records.request import INTERLEAVED_BLOCKS
-from ddpbench.runtime.turnstile import TURN, Turn, turn_from
+from ddpbench.runtime.turnstile import MOST_GROUPS, TURN, Turn, turn_from
 from ddpbench.spec import Case
 from ddpbench.strategies import Replica
 from ddpbench.strategies.traits import hides_transfers
@@ -80,6 +80,7 @@ class Measurement:
         self._case, self._known = training.case, known
         # A workload's own loader may have workers that never stop fetching, so its launch takes no turns.
         in_turn = TURN in os.environ and not getattr(training.loader, "num_workers", 0)
+        self._groups = min(request.groups, MOST_GROUPS) if in_turn else 1
         turn = turn_from(TURN) if in_turn and training.place.rank == 0 else None
         in_step = (
             training.strategy.replicas_equal
@@ -151,7 +152,10 @@ class Measurement:
         has_loss = self._training.workload.has_loss
         self._heartbeat.enter("timed steps")
         timed_ns, step_ns = 0, warm_step_ns
-        for block in timed_blocks(self._stepper, self._timed_s, warm_step_ns, self._least, self._blocks):
+        blocks = timed_blocks(
+            self._stepper, self._timed_s, warm_step_ns, self._least, self._blocks, self._groups
+        )
+        for block in blocks:
             loss = loop.check_loss()
             self._known.final_loss = loss if has_loss and replica.knows_loss else None
             self._writer.write(block, *edges.records(block), *replica.notes())
