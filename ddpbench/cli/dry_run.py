@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from ddpbench.cli.lines import aligned, wrapped
 from ddpbench.cli.resolution import resolution_words
-from ddpbench.launch.memory import least_bytes
+from ddpbench.launch.memory import free_bytes, least_bytes
 from ddpbench.launch.plan import plan_launch
+from ddpbench.launch.sweep.waiting_memory import waiting_memory
 from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.runtime.equal_caps import open_words
 from ddpbench.runtime.estimate import about, is_unknown, report_s, server_starts_s
@@ -67,7 +68,8 @@ def table(prepared: Prepared, width: int) -> list[str]:
     lines += wrapped(resolution, width, indent=2) if resolution else []
     if prepared.resumes and tried and prepared.run.cases.is_dir():  # a packed run would have to be unpacked
         lines += wrapped(_left(prepared), width)
-    lines += wrapped(_memory(prepared), width) if _memory(prepared) else []
+    for text in filter(None, (_memory(prepared), _waiting(prepared))):
+        lines += wrapped(text, width)
     skipped = [entry for entry in plan.cases if entry.skip_reason is not None]
     if skipped:
         lines += ["", f"skipped: {_many(len(skipped), 'case')}"]
@@ -157,6 +159,12 @@ def _memory(prepared: Prepared) -> str:
         return ""
     name = prepared.plan.names.full(case)
     return f"memory: at least {format_bytes(most)} for {name}: parameters, gradients and optimizer state of its ranks"
+
+
+def _waiting(prepared: Prepared) -> str:
+    plan, turns = prepared.plan, prepared.experiment.budget.turns
+    found = waiting_memory(plan.runnable, turns, plan.step_bytes, free_bytes())
+    return f"memory while blocks alternate: {found}" if found is not None else ""
 
 
 def _total(prepared: Prepared) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import psutil
 
-from ddpbench.cpu_quota import memory_quota
+from ddpbench.cpu_quota import memory_left, memory_quota
 from ddpbench.naming import ranks_of
 from ddpbench.runtime.estimate import gradient_bytes, replay_of
 from ddpbench.spec import Case, PlannedCase
@@ -22,6 +22,10 @@ The proof has models, gradients and buckets in float32 and in float64, both for 
 Measured with ResNet-50's 102 MB under DDP: 18.6 at 2 ranks and 18.4 at 4. Later, in the measured steps, the multiple is
 about 3.
 """
+STEP_COPIES = 3
+"""Memory of a replay's rank in its measured steps as a multiple of its gradient bytes."""
+OWN_COPIES = 5
+"""Like `STEP_COPIES` for a user's model: parameters, gradients, buckets and two optimizer states per parameter."""
 MASTER_COPIES = 2
 """Memory for each rank's gradients where one rank gathers them in float64, as a multiple of the gradient bytes."""
 RANK_BYTES = 30 * 2**20
@@ -41,6 +45,37 @@ def needed_bytes(case: Case) -> int | None:
     ranks = case.world_size
     gathered = _gathered(case) * MASTER_COPIES * gradient
     return round(SERVER_BYTES + ranks * (RANK_BYTES + PROOF_COPIES * gradient) + gathered)
+
+
+def step_bytes(case: Case, own_bytes: int | None = None) -> int | None:
+    """Estimate the memory of a launch's ranks together in its measured steps, without activations, bytes.
+
+    `own_bytes` are the gradient bytes of a user's own model. The result is None if they are needed and unknown.
+    """
+    replay, state = replay_of(case), state_bytes(case)
+    if replay is not None:
+        held = STEP_COPIES * gradient_bytes(case, replay) / case.shrink
+    elif state is not None:
+        work = work_of(case)
+        assert work is not None
+        held = state * (3 + work.states) / (2 + work.states)  # DDP's buckets are a further copy
+    elif own_bytes is not None:
+        held = OWN_COPIES * own_bytes
+    else:
+        return None
+    return round(processes_of(case) * RANK_BYTES + case.world_size * held)
+
+
+def processes_of(case: Case) -> int:
+    """Return the number of a launch's processes: one per rank, or one that trains all replicas."""
+    return 1 if traits_of(case).one_process else case.world_size
+
+
+def free_bytes() -> int:
+    """Return the memory that this process and its descendants may still use, bytes."""
+    available: int = psutil.virtual_memory().available
+    left = memory_left()
+    return available if left is None else min(available, left)
 
 
 def _gathered(case: Case) -> int:

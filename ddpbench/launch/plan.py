@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddpbench.errors import ExperimentError, Problem
+from ddpbench.launch.memory import step_bytes
 from ddpbench.machine.hardware import Hardware, numa_cores
 from ddpbench.machine.placement import deal, early_env
 from ddpbench.naming import Namer
@@ -119,6 +120,11 @@ class Plan:
         """Estimate how long the proof of a case takes, seconds."""
         tried, crowded = self.tried.get(case.workload_with_options), case.case_id in self.crowded
         return proof_s(case, tried, crowded=crowded)
+
+    def step_bytes(self, case: Case) -> int | None:
+        """Estimate the memory of one launch of a case in its measured steps, bytes; None if it is unknown."""
+        tried = self.tried.get(case.workload_with_options)
+        return step_bytes(case, tried.gradient_bytes if tried is not None else None)
 
     def estimate_s(
         self,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from ddpbench.errors import OutputError, ServerGoneError
 from ddpbench.guard import is_stopped
 from ddpbench.launch.plan import LaunchPlan
-from ddpbench.machine.disturbance import NoiseWatch, oom_kills, own_cpu_s
+from ddpbench.machine.disturbance import NoiseWatch, oom_kills, out_of_memory, own_cpu_s
 from ddpbench.records import LaunchDir, LaunchOutcome, LaunchRequest, RunDir
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.records.job_key import SECRET_VARIABLE
@@ -268,6 +268,12 @@ class RunningLaunch:
     def server_gone(self) -> str:
         """Return why the launch lost the fork server or launcher of its ranks; empty if it did not."""
         return self._seen.server_gone if self._server_gone else ""
+
+    @property
+    def out_of_memory(self) -> str:
+        """Return a phrase if the kernel killed a rank because memory ran out; otherwise an empty text."""
+        killed = self._seen.killed
+        return out_of_memory() if killed is not None and oom_kills() > self._oom_before else ""
 
     def look(self, timeout_s: float) -> None:
         """Wait for the ranks' next events, up to `timeout_s`, look at their heartbeats, and end them if they must end.

@@ -103,7 +103,7 @@ MADE_S_PER_PARAMETER = 1e-8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tried:
-    """Times measured by trying a user's own workload in one rank, with its smallest local batch."""
+    """Times and a size measured by trying a user's own workload in one rank, with its smallest local batch."""
 
     made_s: float
     """Time to import the workload's file and build its data and model (s)."""
@@ -111,6 +111,7 @@ class Tried:
     local_batch: int
     sent_s: float = 0.0
     """Time in which emulated links carry what a step sends (s); 0 if it is unknown."""
+    gradient_bytes: int | None = None
 
     def computed_s(self, case: Case) -> float:
         """Return an upper bound of a step's time with the case's local batch, without transfers (s).

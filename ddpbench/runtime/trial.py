@@ -87,9 +87,14 @@ def alone(case: Case) -> Case:
 
 
 def tried(own: Mapping[str, Mapping[str, Any]]) -> dict[str, Tried]:
-    """Return the times that trials measured, by workload name with options; `own` is the result of `inspect_own`."""
+    """Return what trials measured, by workload name with options; `own` is the result of `inspect_own`."""
     return {
-        name: Tried(made_s=facts["made_s"], step_s=facts["step_s"], local_batch=facts["local_batch"])
+        name: Tried(
+            made_s=facts["made_s"],
+            step_s=facts["step_s"],
+            local_batch=facts["local_batch"],
+            gradient_bytes=facts.get("gradient_bytes"),
+        )
         for name, facts in own.items()
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -70,6 +71,12 @@ class Seen:
             self.first_bad, self.first_bad_at = rank, now
         elif code < 0 <= self.codes[self.first_bad]:
             self.first_bad = rank  # the others failed because this one was killed, but were reported first
+
+    @property
+    def killed(self) -> int | None:
+        """Return the rank that failed first if SIGKILL ended it, and not the watchdog; otherwise None."""
+        rank = self.first_bad
+        return rank if rank is not None and self.codes[rank] == -signal.SIGKILL else None
 
     def beat(self, rank: int, pulse: Pulse, now: float) -> None:
         """Record a rank's current heartbeat; a changed heartbeat is a sign of life of the launch."""

@@ -111,6 +111,22 @@ def test_the_tables_times_add_up_to_the_total(replays: str, capsys: pytest.Captu
     assert "; up to 7 rounds (" in said
 
 
+def test_the_memory_of_launches_that_wait_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "turns.toml"
+    text = '[base]\nworkload = "mlp:large"\nworld_size = 2\n[axes]\nstrategy = ["ddp", "master"]\n'
+    path.write_text(f'question = "Which is faster?"\n{text}[budget]\nturns = "blocks"\n', encoding="utf-8")
+    monkeypatch.setattr("ddpbench.cli.dry_run.free_bytes", lambda: 20 * 2**30)
+    words = " ".join(printed(capsys, str(path)))
+    # two launches of two ranks, each with four copies of 36 MB and 30 MiB more, and a fork server's 300 MiB
+    assert "memory while blocks alternate: 4 ranks wait with about 972 MiB of 20 GiB free" in words
+    monkeypatch.setattr("ddpbench.cli.dry_run.free_bytes", lambda: 2**30)
+    words = " ".join(printed(capsys, str(path)))
+    assert "at most 2 launches alternate, to stay under 80 % of the free memory" in words
+    assert "memory while" not in " ".join(printed(capsys, str(path), "--set", 'budget.turns="launches"'))
+
+
 def test_a_budget_without_room_for_the_promised_rounds_is_told(
     replays: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,6 +140,28 @@ class StopsInTurn(Sound):
         return StopsOnRank1.trouble(self) if "DDPBENCH_TURN" in os.environ else None  # type: ignore[arg-type]
 
 
+class SleepsInTurn(Sound):
+    """Rank 1 sleeps without end if its launch alternates with others."""
+
+    def trouble(self) -> Any:
+        asleep = RANK == 1 and "DDPBENCH_TURN" in os.environ
+        return (lambda _: time.sleep(600)) if asleep else None
+
+
+class ExitsInTurn(Sound):
+    """Rank 1 leaves as if all were well if its launch alternates with others."""
+
+    def trouble(self) -> Any:
+        return ExitsOnRank1.trouble(self) if "DDPBENCH_TURN" in os.environ else None  # type: ignore[arg-type]
+
+
+class RaisesInTurn(Sound):
+    """Rank 1 raises if its launch alternates with others."""
+
+    def trouble(self) -> Any:
+        return RaisesOnRank1.trouble(self) if "DDPBENCH_TURN" in os.environ else None  # type: ignore[arg-type]
+
+
 class KillsItsServer(Sound):
     """Rank 1 kills its parent, the fork server."""
 

@@ -37,17 +37,22 @@ from ddpbench.naming import Namer
 from ddpbench.records import LaunchOutcome, Noise, RunDir
 from ddpbench.records.plan import read_plan
 from ddpbench.runtime.turnstile import Turnstile
+from ddpbench.runtime.watchdog import Seen
 from ddpbench.spec import Budget, Case, PlannedCase
 from tests.failures.conftest import ROOT, experiment_text, worker_processes, workload
 from tests.processes import TAG, python_path
 
 
 class Outcomes(Listener):
-    """Keeps the outcomes of measuring launches, by workload, and the warnings."""
+    """Keeps the outcomes of measuring launches, by workload, and the warnings and notes."""
 
     def __init__(self) -> None:
         self.seen: dict[str, list[LaunchOutcome]] = {}
         self.warned: list[str] = []
+        self.noted: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.noted.append(text)
 
     def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:
         if outcome.purpose == "measure":
@@ -88,6 +93,8 @@ def test_blocks_of_a_rounds_launches_alternate_in_a_random_order(tmp_path: Path)
     run, listener = swept(tmp_path, ["Sound", "Dropout", "BatchNorm"], measured="300 ms")
     outcomes = [outcome for each in listener.seen.values() for outcome in each]
     cases = len({outcome.case_id for outcome in outcomes})
+    (memory,) = [text for text in listener.noted if " free" in text]
+    assert re.match(r"\d+ ranks wait with about [\d.]+ [MG]iB of [\d.]+ GiB free", memory)
     assert cases >= 4, "a base case per workload runs, too"
     assert {outcome.status for outcome in outcomes} == {"ok"}
     assert len(outcomes) == 2 * cases
@@ -276,30 +283,155 @@ def test_cases_that_cannot_alternate_are_named_with_the_reason() -> None:
     assert not alone_sentence(every[:1], Namer(entry.case for entry in every))
 
 
+class FakeTurnstile:
+    """A turnstile whose holder the test sets."""
+
+    serves = True
+
+    def __init__(self) -> None:
+        self.holder, self.paused = "", False
+        self.left: list[str] = []
+
+    def enter(self, _: str) -> None:
+        pass
+
+    def has_asked(self, _: str) -> bool:
+        return True
+
+    def held_s(self, _: str) -> float:
+        return 0.0
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def leave(self, side: str) -> None:
+        assert self.paused, "else another would compute while the launch is concluded"
+        self.left.append(side)
+
+
+class FakeLaunch:
+    """A launch that ends when the test says so."""
+
+    server_gone = out_of_memory = ""
+
+    def __init__(self) -> None:
+        self.over = self.abandoned = self.concluded = False
+
+    def start(self) -> None:
+        pass
+
+    def look(self, _: float) -> None:
+        pass
+
+    def abandon(self) -> None:
+        self.abandoned = True
+
+    def conclude(self) -> None:
+        self.concluded = True
+
+
+def alternating(*names: str) -> tuple[InterleavedLaunches, FakeTurnstile, dict[str, FakeLaunch]]:
+    turnstile, launches = FakeTurnstile(), {name: FakeLaunch() for name in names}
+    together = InterleavedLaunches(cast(Turnstile, turnstile))
+    for name, launch in launches.items():
+        together.start(name, cast(RunningLaunch, launch), lambda *_: None)
+    return together, turnstile, launches
+
+
+def test_a_launch_that_ends_while_it_waits_is_concluded_once_no_other_computes() -> None:
+    together, turnstile, launches = alternating("dies", "computes", "waits")
+    turnstile.holder, launches["dies"].over = "computes", True
+    together._look(0.0)
+    assert turnstile.paused, "no other launch gets the turn meanwhile"
+    assert not launches["dies"].concluded
+    turnstile.holder = ""
+    together._look(0.0)
+    assert launches["dies"].concluded
+    assert (turnstile.left, turnstile.paused) == (["dies"], False)
+    launches["waits"].over, turnstile.holder = True, "computes"
+    together._look(0.0)
+    launches["computes"].over = True
+    together.finish()
+    assert set(turnstile.left) == {"dies", "computes", "waits"}, "the one that had the turn has ended, too"
+    assert not turnstile.paused
+
+
+def test_a_launch_for_which_memory_ran_out_beside_others_is_repeated_alone() -> None:
+    together, _, launches = alternating("large", "other")
+    launches["large"].over, launches["large"].out_of_memory = True, "this machine ran out of memory: use less"
+    together._look(0.0)
+    assert launches["large"].abandoned
+    assert not launches["large"].concluded
+    assert together.ran_out
+    assert together.lost == {"large": "this machine ran out of memory: use less"}
+    together, _, launches = alternating("alone")
+    launches["alone"].over, launches["alone"].out_of_memory = True, "this machine ran out of memory: use less"
+    together.finish()
+    assert launches["alone"].concluded, "its own fault"
+    assert not together.ran_out
+
+
+def test_a_launch_ran_out_of_memory_if_the_kernel_killed_its_first_bad_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kills = SimpleNamespace(count=3)
+    monkeypatch.setattr("ddpbench.launch.watch.oom_kills", lambda: kills.count)
+    seen = Seen(ranks=2, alive_at=0.0)
+    launch = cast(RunningLaunch, SimpleNamespace(_seen=seen, _oom_before=3))
+
+    def found() -> str:
+        return cast(str, cast(property, RunningLaunch.out_of_memory).fget(launch))  # type: ignore[misc]
+
+    assert not found()
+    seen.exited(1, -signal.SIGKILL, 0.0, 1.0)
+    assert seen.killed == 1
+    assert not found(), "killed by someone else"
+    kills.count = 4
+    assert "ran out of" in found()
+    other = Seen(ranks=2, alive_at=0.0)
+    other.exited(0, 1, 0.0, 1.0)
+    launch._seen = other
+    assert not found(), "another launch's rank was killed"
+
+
+def test_what_launches_use_is_noted_once_if_it_was_not_known_and_fewer_alternate_if_it_is_much() -> None:
+    notes: list[str] = []
+    listener = Listener()
+    listener.note = notes.append  # type: ignore[method-assign]
+    rotating = Rotating(cast(Any, None), cast(Any, None), listener, Budget())
+    rotation = of(with_base(6))
+
+    def noted(used: int, *, ran_out: bool = False) -> int:
+        together = SimpleNamespace(ran_out=ran_out, used_bytes=used * 2**30, free_before=20 * 2**30)
+        rotating._note_memory(rotation, cast(InterleavedLaunches, together))
+        return rotating.most_at_once
+
+    assert noted(19) == MOST_AT_ONCE, "an estimate was printed before the start"
+    rotating.measures_memory = True
+    assert noted(10) == MOST_AT_ONCE
+    assert notes == ["11 ranks used up to 10 GiB of 20 GiB free"]
+    rotating.measures_memory = True
+    assert noted(19) == 5, "each of six used 3.2 GiB, and 16 GiB may be used"
+    assert notes[1].startswith("11 ranks used up to 19 GiB of 20 GiB free; at most 5 launches alternate")
+    assert noted(1, ran_out=True) == 3
+    assert len(notes) == 2
+
+
 def test_no_further_launch_begins_once_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     free = SimpleNamespace(bytes=1000)
-    monkeypatch.setattr(interleaved, "_free_bytes", lambda: free.bytes)
+    monkeypatch.setattr(interleaved, "free_bytes", lambda: free.bytes)
 
-    class Launch:
-        over = True
-
+    class Growing(FakeLaunch):
         def start(self) -> None:
             free.bytes -= 300
 
-        def look(self, _: float) -> None:
-            pass
-
-        def conclude(self) -> None:
-            pass
-
-    turnstile = cast(
-        Turnstile,
-        SimpleNamespace(enter=str, leave=str, serves=True, has_asked=lambda _: True, held_s=lambda _: 0.0),
-    )
-    together = InterleavedLaunches(turnstile)
+    together = InterleavedLaunches(cast(Turnstile, FakeTurnstile()))
     begun = 0
     while together.has_room():
-        together.start(str(begun), cast(RunningLaunch, Launch()), lambda *_: None)
+        together.start(str(begun), cast(RunningLaunch, Growing()), lambda *_: None)
         begun += 1
     assert begun == 2, "a third would use 900 of 1000 bytes"
 

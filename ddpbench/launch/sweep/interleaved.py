@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal
 
-import psutil
-
-from ddpbench.cpu_quota import memory_left
 from ddpbench.errors import LaunchError
+from ddpbench.launch.memory import free_bytes
 from ddpbench.launch.watch import RunningLaunch, whole_because
+from ddpbench.machine.disturbance import OUT_OF
 from ddpbench.naming import Namer
 from ddpbench.records import LaunchOutcome
 from ddpbench.runtime.turnstile import Turnstile
@@ -145,7 +144,9 @@ def alone_sentence(planned: Sequence[PlannedCase], names: Namer) -> str:
 _MOST_NAMED = 4
 """Most cases that a warning names per reason."""
 _START_POLL_S = 0.02
-"""Time between two looks at launches while one of them starts and no other computes, s."""
+"""Time between two looks at launches while one of them starts, or has ended and is not concluded yet, s."""
+_MEMORY_POLL_S = 1.0
+"""Least time between two looks at the free memory once launches have started, s."""
 
 OnEnd = Callable[[LaunchOutcome, float], None]
 """Called when a launch has ended, while no other computes: with its outcome, and the time that it took (s)."""
@@ -159,21 +160,35 @@ class InterleavedLaunches(AbstractContextManager["InterleavedLaunches"]):
         self._running: dict[str, tuple[RunningLaunch, OnEnd]] = {}
         self._begun = 0
         self._start_s: dict[str, float] = {}
-        self._free_before = _free_bytes()
+        self.free_before = free_bytes()
+        """Free memory before any launch, bytes."""
         self._most_bytes = 0
         """Memory of the launch that needed most of it so far, bytes."""
+        self._free_least, self._free_at = self.free_before, time.monotonic()
         self.lost: dict[str, str] = {}
-        """Launches without an outcome, because their fork server ended while others ran, each with the reason."""
+        """Launches without an outcome, which may have failed because of others that ran, each with the reason."""
+        self.ran_out = False
+        """True if memory ran out while several launches ran."""
 
     @property
     def running(self) -> Collection[str]:
         """Return the names of the running launches."""
         return self._running.keys()
 
+    @property
+    def used_bytes(self) -> int:
+        """Return the most memory that all launches used together, bytes."""
+        return self.free_before - self._free_least
+
+    def _note_free(self) -> None:
+        """Record how much memory is free, at most once a second."""
+        if (now := time.monotonic()) - self._free_at >= _MEMORY_POLL_S:
+            self._free_least, self._free_at = min(self._free_least, free_bytes()), now
+
     def has_room(self) -> bool:
         """Return whether a launch that needs as much memory as the largest so far would still fit."""
-        used = self._free_before - _free_bytes()
-        return used + self._most_bytes <= MOST_MEMORY * self._free_before
+        used = self.free_before - free_bytes()
+        return used + self._most_bytes <= MOST_MEMORY * self.free_before
 
     def start_all(self, launches: Mapping[str, tuple[Callable[[], RunningLaunch], OnEnd]]) -> int:
         """Start launches, each made by its function, as long as there is memory; return how many were started.
@@ -197,18 +212,19 @@ class InterleavedLaunches(AbstractContextManager["InterleavedLaunches"]):
             LaunchError: no rank can be started, or ranks cannot write their records or get their turn.
             OSError: the run directory can no longer be written.
         """
-        before, began = _free_bytes(), time.monotonic()
+        before, began = free_bytes(), time.monotonic()
         self._running[side] = launch, on_end
         self._begun += 1
         self._turnstile.enter(side)
         launch.start()
-        least = _free_bytes()
+        least = free_bytes()
         while side in self._running and not self._turnstile.has_asked(side):
             self._start_s[side] = time.monotonic() - began
             self._look(_START_POLL_S)
-            least = min(least, _free_bytes())
+            least = min(least, free_bytes())
         self._start_s[side] = time.monotonic() - began
         self._most_bytes = max(self._most_bytes, before - least)
+        self._free_least = min(self._free_least, least)
 
     def finish(self, *, but: str = "") -> None:
         """Wait until all launches have ended, except the one named `but`.
@@ -221,28 +237,47 @@ class InterleavedLaunches(AbstractContextManager["InterleavedLaunches"]):
             self._look(POLL_S)
 
     def _look(self, timeout_s: float) -> None:
-        """Look at all launches once, and conclude those that have ended.
+        """Look at all launches once, and conclude those that have ended as soon as no other computes.
 
-        If a fork server ends, its launches get no outcome, so that each is repeated alone: at most one is at fault.
+        Concluding a launch takes a core for a moment.
         """
         if not self._turnstile.serves:
             raise LaunchError(
                 "launches no longer get their turn, because the thread that gives it has failed"
             )
-        for side, (launch, on_end) in list(self._running.items()):
+        self._note_free()
+        if any(launch.over for launch, _ in self._running.values()):
+            timeout_s = min(timeout_s, _START_POLL_S)
+        for launch, _ in self._running.values():
             if not launch.over:
                 launch.look(timeout_s)
                 timeout_s = 0.0
-            if launch.over:
-                if launch.server_gone and self._begun > 1:
-                    launch.abandon()
-                    del self._running[side]
-                    self.lost[side] = launch.server_gone
-                else:
-                    outcome = launch.conclude()
-                    del self._running[side]
-                    on_end(outcome, self._start_s.get(side, 0.0) + self._turnstile.held_s(side))
-                self._turnstile.leave(side)  # only now, because concluding a launch takes a core for a moment
+        over = [side for side, (launch, _) in self._running.items() if launch.over]
+        if not over:
+            return
+        self._turnstile.pause()
+        if self._turnstile.holder in ("", *over):
+            for side in over:
+                self._end(side)
+            self._turnstile.resume()
+
+    def _end(self, side: str) -> None:
+        """Conclude a launch. If another may have been the cause of its end, it gets no outcome and is repeated alone.
+
+        These are launches whose fork server ended or for which memory ran out while others ran.
+        """
+        launch, on_end = self._running[side]
+        reason = launch.server_gone or launch.out_of_memory
+        if reason and self._begun > 1:
+            launch.abandon()
+            del self._running[side]
+            self.lost[side] = reason
+            self.ran_out = self.ran_out or OUT_OF in reason
+        else:
+            outcome = launch.conclude()
+            del self._running[side]
+            on_end(outcome, self._start_s.get(side, 0.0) + self._turnstile.held_s(side))
+        self._turnstile.leave(side)
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
@@ -250,10 +285,3 @@ class InterleavedLaunches(AbstractContextManager["InterleavedLaunches"]):
         with ExitStack() as ends:
             for launch, _ in self._running.values():
                 ends.callback(launch.abandon)
-
-
-def _free_bytes() -> int:
-    """Return the memory that this process and its descendants may still use, bytes."""
-    available: int = psutil.virtual_memory().available
-    left = memory_left()
-    return available if left is None else min(available, left)

@@ -12,8 +12,9 @@ from functools import partial
 
 from ddpbench.errors import ServerGoneError
 from ddpbench.launch.listener import Listener
+from ddpbench.launch.memory import processes_of
 from ddpbench.launch.plan import LaunchPlan
-from ddpbench.launch.sweep.interleaved import MOST_AT_ONCE, InterleavedLaunches, Rotation
+from ddpbench.launch.sweep.interleaved import MOST_AT_ONCE, MOST_MEMORY, InterleavedLaunches, Rotation
 from ddpbench.launch.sweep.progress import Progress
 from ddpbench.launch.sweep.servers import Servers
 from ddpbench.launch.watch import Interleaved, LaunchRunner, RunningLaunch
@@ -23,7 +24,13 @@ from ddpbench.records.request import INTERLEAVED_BLOCKS
 from ddpbench.runtime.server import ServerLane, ServerProcess
 from ddpbench.runtime.turnstile import Turnstile
 from ddpbench.spec import Budget, PlannedCase
-from ddpbench.units import counted
+from ddpbench.units import counted, format_bytes
+
+_ANCHOR_SHARE = 4 / 3
+"""Time of the anchor's turns in each group but the last, divided by the time to measure in a group.
+
+A turn has one untimed step and, where steps are long, three timed steps.
+"""
 
 
 class Rotating:
@@ -35,8 +42,10 @@ class Rotating:
         self._alone_reported: set[PlannedCase] = set()
         self.most_at_once = MOST_AT_ONCE
         """Most launches that alternate. Lower if there was no memory for more in an earlier round."""
+        self.measures_memory = False
+        """True if the memory of launches that alternate could not be estimated, so the first rotation measures it."""
         self.alone: set[PlannedCase] = set()
-        """Cases of the present round whose fork server ended while their launches alternated."""
+        """Cases of the present round to repeat alone: their fork server ended or memory ran out beside others."""
 
     def turnstile(self, number: int) -> Turnstile | None:
         """Return a new turnstile for a round; None if it cannot be made, which is reported once."""
@@ -91,7 +100,7 @@ class Rotating:
 
         with together:
             for part in _parts(rotation):
-                part.begin(turnstile, rotation.anchor)
+                part.begin(turnstile, rotation.anchor, _ANCHOR_SHARE * self._budget.measured_s)
                 launches = {
                     entry.case.case_id: (partial(begun, entry), partial(self._ended, entry, ended))
                     for entry in part.starting
@@ -101,7 +110,30 @@ class Rotating:
                     left += part.starting[started:]
                     self.most_at_once = max(1, started + (part.number > 0))
                 together.finish(but="" if part.is_last else rotation.anchor)
+        self._note_memory(rotation, together)
         return [*left, *self._lost(plans, together)]
+
+    def _note_memory(self, rotation: Rotation, together: InterleavedLaunches) -> None:
+        """Say how much memory the launches used, if no estimate said it before, and let fewer alternate if it is short.
+
+        All launches of the rotation count, as if each used as much as any other.
+        """
+        most = max(map(len, rotation.groups))
+        if together.ran_out:
+            self.most_at_once = min(self.most_at_once, max(1, most // 2))
+        if not self.measures_memory:
+            return
+        self.measures_memory = False
+        used, free = together.used_bytes, together.free_before
+        ranks = max(sum(processes_of(entry.case) for entry in group) for group in rotation.groups)
+        text = f"{counted(ranks, 'rank')} used up to {format_bytes(used)} of {format_bytes(free)} free"
+        if used > MOST_MEMORY * free:
+            self.most_at_once = min(self.most_at_once, max(1, int(most * MOST_MEMORY * free / used)))
+            text += (
+                f"; at most {self.most_at_once} launches alternate from now on, to stay under "
+                f"{100 * MOST_MEMORY:.0f} % of the free memory"
+            )
+        self._listener.note(text)
 
     def _ended(
         self,
@@ -143,13 +175,13 @@ class _Part:
     starting: Sequence[PlannedCase]
     is_last: bool
 
-    def begin(self, turnstile: Turnstile, anchor: str) -> None:
+    def begin(self, turnstile: Turnstile, anchor: str, anchor_s: float) -> None:
         ids = [entry.case.case_id for entry in self.starting]
         turns = None if self.is_last else INTERLEAVED_BLOCKS
         if self.number:
             turnstile.go_on_with(ids, anchor_turns=turns)
         else:
-            turnstile.begin(ids, anchor=anchor, anchor_turns=turns)
+            turnstile.begin(ids, anchor=anchor, anchor_turns=turns, anchor_s=anchor_s)
 
 
 def _parts(rotation: Rotation) -> Iterable[_Part]:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from ddpbench.errors import FabricError, MachineError, WorkloadError
 from ddpbench.launch.listener import Listener
+from ddpbench.launch.memory import free_bytes
 from ddpbench.launch.sweep.directory import own_directory
 from ddpbench.launch.sweep.identification import identify
 from ddpbench.launch.sweep.interleaved import Rotation, alone_sentence, rotations
@@ -17,6 +18,7 @@ from ddpbench.launch.sweep.launching import Launching
 from ddpbench.launch.sweep.preparation import Prepared
 from ddpbench.launch.sweep.progress import Progress, SweepResult
 from ddpbench.launch.sweep.servers import Servers
+from ddpbench.launch.sweep.waiting_memory import waiting_memory
 from ddpbench.machine.claim import claimed
 from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.records import RunDir
@@ -134,6 +136,7 @@ class Sweep:
         lasting = nullcontext(self._servers) if self._servers is not None else None
         with lasting or Servers(self._prepared.run.path / "server.log") as servers, ExitStack() as claims:
             self._identify(servers, claims)
+            self._tell_memory()
             self._set_parts_aside()
             if self._prepared.retry_failed:
                 progress.done.set_failed_aside()
@@ -144,6 +147,17 @@ class Sweep:
             self._launching.make_fabrics()
             self.result.stop_reason = self._measure(servers)
         progress.tell_left_out()
+
+    def _tell_memory(self) -> None:
+        """Say how much memory the launches that wait for their turn need, and let fewer alternate if it is short."""
+        plan, rotating = self._progress.plan, self._launching.rotating
+        found = waiting_memory(
+            plan.runnable, self._turns, plan.step_bytes, free_bytes(), most=rotating.most_at_once
+        )
+        rotating.measures_memory = found is None
+        if found is not None:
+            rotating.most_at_once = found.most
+            self._listener.note(str(found))
 
     def _identify(self, servers: Servers, claims: ExitStack) -> None:
         """Have a rank describe the machine and try users' workloads, and use the resulting plan."""
