@@ -253,7 +253,7 @@ def timed_blocks(
     """Yield timed blocks until their times sum to `measured_s`; rank 0 decides for all ranks, between blocks.
 
     `first_step_ns` is a step's time from the warm-up. A block takes about `measured_s` / `blocks`. A launch that
-    alternates with several `groups`, one after another, goes on until the last, however long its steps are.
+    alternates with several `groups`, one after another, continues until the last, however long its steps are.
     """
     wanted = math.ceil(measured_s * 1e9 / blocks / max(first_step_ns, 1.0))
     steps = max(least.timed, wanted)

@@ -42,7 +42,7 @@ IN_TURN = "go in turn"
 WHOLE = "launches are interleaved, not blocks of their steps"
 """Beginning of a message which says why complete launches alternate, and not blocks of steps."""
 MOST_GROUPS = 256
-"""Number of groups of a round that the turnstile's answers tell apart."""
+"""Number of groups of a round that the turnstile's answers distinguish."""
 _FOLDER = "ddpbench-turns-"
 _SOCKET = "turnstile"
 _STALE_S = 60.0
@@ -91,18 +91,83 @@ class _Groups:
         groups = [tuple(sorted(met - {side})) if side in met else () for met in self.met]
         return tuple(groups) if side == self.anchor and any(groups) else tuple(filter(None, groups))
 
-    def anchor_may_go_on(self, launched: set[str], met: set[str], turns: int, held_ns: int) -> bool:
-        """Return whether the anchor may get the turn: others are in their timed blocks, or no other group follows.
+    def may_go_on(self, side: str, sides: _Sides, shares: _Shares) -> bool:
+        """Return whether a side that offered the turn may get it.
 
-        `launched` are the running sides, and `met` those that have reached the meeting point. `turns` and `held_ns` are
-        the number and the time of the anchor's turns in this group.
+        If another group follows, the anchor gets no turn in its timed blocks unless others are in theirs, too.
         """
-        if self.anchor not in met:  # it warms up
+        if side != self.anchor or side not in sides.met:
             return True
-        others = launched - {self.anchor}
+        others = sides.launched - {side}
         if self.anchor_turns is None:
-            return others <= met
-        return bool(others) and others <= met and turns < self.anchor_turns and held_ns < self.anchor_ns
+            return others <= sides.met
+        turns, held_ns = shares.counted(side)
+        has_share = turns < self.anchor_turns and held_ns < self.anchor_ns
+        return bool(others) and others <= sides.met and has_share
+
+
+@dataclass(slots=True)
+class _Sides:
+    """The sides of a round."""
+
+    places: dict[str, int] = field(default_factory=dict)
+    """Place in the round of each side's last launch; -1 before the first launch."""
+    launched: set[str] = field(default_factory=set)
+    """Sides with a running launch."""
+    met: set[str] = field(default_factory=set)
+    """Sides whose running launch has reached the meeting point."""
+
+    def begun(self, side: str, place: int) -> None:
+        """Record that a side's launch at this place begins."""
+        self.places[side] = place
+        self.launched.add(side)
+
+    def ended(self, side: str) -> None:
+        """Record that a side's launch has ended."""
+        self.launched.discard(side)
+        self.met.discard(side)
+
+    def all_met(self, side: str) -> bool:
+        """Return whether the other sides' launches at this side's place have reached the meeting point or ended."""
+        here = self.places.get(side, -1)
+        return all(
+            there > here or (there == here and (other in self.met or other not in self.launched))
+            for other, there in self.places.items()
+            if other != side
+        )
+
+
+@dataclass(slots=True)
+class _Shares:
+    """Each side's number of turns and time with the turn in a round."""
+
+    turns: dict[str, int] = field(default_factory=dict)
+    """Number of turns since a side met the others or, for the anchor, since the present group began."""
+    _held_ns: dict[str, int] = field(default_factory=dict)
+    _before_ns: dict[str, int] = field(default_factory=dict)
+    """The values of `_held_ns` from which `counted` counts."""
+    _from_ns: int = 0
+
+    def begin_turn(self, side: str) -> None:
+        """Record that a side gets the turn."""
+        self.turns[side], self._from_ns = self.turns.get(side, 0) + 1, time.perf_counter_ns()
+
+    def end_turn(self, side: str) -> None:
+        """Record that the side with the turn loses it."""
+        self._held_ns[side] = self.held_ns(side, has_turn=True)
+
+    def held_ns(self, side: str, *, has_turn: bool = False) -> int:
+        """Return for how long a side has had the turn in this round (ns), with its present turn if it `has_turn`."""
+        return self._held_ns.get(side, 0) + (time.perf_counter_ns() - self._from_ns if has_turn else 0)
+
+    def count_again(self, *sides: str, holder: str) -> None:
+        """Count these sides' turns, and time for `counted`, from zero again; `holder` is the side with the turn."""
+        self.turns |= dict.fromkeys(sides, 0)
+        self._before_ns |= {side: self.held_ns(side, has_turn=side == holder) for side in sides}
+
+    def counted(self, side: str) -> tuple[int, int]:
+        """Return a side's number of turns and the time of those that have ended (ns), since `count_again`."""
+        return self.turns.get(side, 0), self.held_ns(side) - self._before_ns.get(side, 0)
 
 
 class Turnstile:
@@ -122,25 +187,13 @@ class Turnstile:
         self.path = self._folder.path / _SOCKET
         self._lock = threading.Lock()
         self._dice = dice
-        self._turns: dict[str, int] = {}
-        """Number of turns that each side has had in this round."""
-        self._held_ns: dict[str, int] = {}
-        """Time for which each side has had the turn in this round, without its present turn (ns)."""
-        self._held_before_ns: dict[str, int] = {}
-        """The value of `_held_ns` when a side met the others or, for the anchor, when the present group began (ns)."""
-        self._held_from_ns = 0
+        self._shares = _Shares()
         self.holder = ""
         """The side that has the turn; empty if none has it."""
-        self._paused = False
         self._waiting: list[_Waiting] = []
         self._order: tuple[str, ...] = ()
         self._expected: set[str] = set()
-        self._places: dict[str, int] = {}
-        """Place in the round of each side's last launch, by side; -1 before the first launch."""
-        self._launched: set[str] = set()
-        """Sides with a running launch."""
-        self._met: set[str] = set()
-        """Sides whose running launch has reached the meeting point."""
+        self._sides = _Sides()
         self._groups = _Groups()
         self._stopping, self._stop = socket.socketpair()
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -183,11 +236,9 @@ class Turnstile:
         """
         with self._lock:
             self._order, self._expected = tuple(order), set(order)
-            self.holder, self._waiting, self._paused = "", [], False
-            self._places = dict.fromkeys(order, -1)
-            self._launched, self._met = set(), set()
-            self._turns, self._held_ns = dict.fromkeys(order, 0), dict.fromkeys(order, 0)
-            self._held_before_ns = {}
+            self.holder, self._waiting = "", []
+            self._sides = _Sides(dict.fromkeys(order, -1))
+            self._shares = _Shares()
             self._groups = _Groups(anchor, anchor_turns, 1e9 * anchor_s)
 
     def go_on_with(self, order: Sequence[str], *, anchor_turns: int | None = None) -> None:
@@ -198,11 +249,9 @@ class Turnstile:
         with self._lock:
             anchor = self._groups.anchor
             self._order, self._expected = (anchor, *order), set(order)
-            self._places |= dict.fromkeys(order, -1)
-            self._turns |= dict.fromkeys((anchor, *order), 0)
-            self._held_ns |= dict.fromkeys(order, 0)
-            self._held_before_ns[anchor] = self._held_ns.get(anchor, 0)
-            self._groups.begin_next({anchor} & self._met, anchor_turns)
+            self._sides.places |= dict.fromkeys(order, -1)
+            self._shares.count_again(anchor, *order, holder=self.holder)
+            self._groups.begin_next({anchor} & self._sides.met, anchor_turns)
             self._given("")
 
     def alternated(self, side: str) -> tuple[tuple[str, ...], ...]:
@@ -218,25 +267,17 @@ class Turnstile:
     def held_s(self, side: str) -> float:
         """Return for how long a side has had the turn in this round (s)."""
         with self._lock:
-            now_ns = time.perf_counter_ns() - self._held_from_ns if self.holder == side else 0
-            return (self._held_ns.get(side, 0) + now_ns) / 1e9
+            return self._shares.held_ns(side, has_turn=self.holder == side) / 1e9
 
     def enter(self, side: str) -> None:
         """Record that a side's launch begins; it has place 0 in its round and asks for its first turn by `offer`."""
         with self._lock:
-            self._places[side] = 0
-            self._launched.add(side)
+            self._sides.begun(side, 0)
 
-    def pause(self) -> None:
-        """Give no further turn until `resume` is called. The side that has the turn keeps it until it asks again."""
+    def expect(self, side: str) -> None:
+        """Give no further turn until this side asks for one or leaves the round. Who has the turn keeps it."""
         with self._lock:
-            self._paused = True
-
-    def resume(self) -> None:
-        """Give turns again."""
-        with self._lock:
-            self._paused = False
-            self._given("")
+            self._expected.add(side)
 
     def has_asked(self, side: str) -> bool:
         """Return whether a side has asked for a turn in this round, or has left the round."""
@@ -247,46 +288,39 @@ class Turnstile:
         """Record that a side needs no more turns in this round: take the turn from the side, and don't wait for it."""
         with self._lock:
             self._expected.discard(side)
-            self._places.pop(side, None)
+            self._sides.places.pop(side, None)
             self._ended(side)
 
     def _ended(self, side: str) -> None:
         self._waiting = [entry for entry in self._waiting if entry.side != side]
-        self._launched.discard(side)
-        self._met.discard(side)
+        self._sides.ended(side)
         self._given(side)
 
     def _given(self, side: str) -> None:
         """Take the turn from a side, if it has the turn, and give it to a waiting side, if no other side has it."""
         if side and self.holder == side:
-            spent_ns = time.perf_counter_ns() - self._held_from_ns
-            self._held_ns[side] = self._held_ns.get(side, 0) + spent_ns
+            self._shares.end_turn(side)
             self.holder = ""
-        while not (self.holder or self._expected or self._paused):
-            able = [entry for entry in self._waiting if self._may_go_on(entry)]
+        while not (self.holder or self._expected):
+            able = [
+                entry
+                for entry in self._waiting
+                if (
+                    self._sides.all_met(entry.side)
+                    if entry.meets
+                    else self._groups.may_go_on(entry.side, self._sides, self._shares)
+                )
+            ]
             if not able:
                 return
-            entry = able[0] if self._dice is None else _drawn(able, self._turns, self._dice)
+            entry = able[0] if self._dice is None else _drawn(able, self._shares.turns, self._dice)
             self._waiting.remove(entry)
-            self.holder, self._held_from_ns = entry.side, time.perf_counter_ns()
-            self._turns[entry.side] = self._turns.get(entry.side, 0) + 1
+            self.holder = entry.side
+            self._shares.begin_turn(entry.side)
             try:
                 entry.connection.sendall(bytes([self._groups.number % MOST_GROUPS]))
             except OSError:  # the process that asked has ended; a rank's side gives the turn back itself
                 self.holder = ""
-
-    def _may_go_on(self, entry: _Waiting) -> bool:
-        if not entry.meets:
-            held_ns = self._held_ns.get(entry.side, 0) - self._held_before_ns.get(entry.side, 0)
-            return entry.side != self._groups.anchor or self._groups.anchor_may_go_on(
-                self._launched, self._met, self._turns.get(entry.side, 0), held_ns
-            )
-        here = self._places.get(entry.side, -1)
-        return all(
-            there > here or (there == here and (side in self._met or side not in self._launched))
-            for side, there in self._places.items()
-            if side != entry.side
-        )
 
     def _serve(self) -> None:
         with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
@@ -327,13 +361,11 @@ class Turnstile:
                         continue
                     case ["take", side, place] if place.isdecimal():
                         self._ended(side)  # an earlier launch may have left its state
-                        self._launched.add(side)
-                        self._places[side] = int(place)
+                        self._sides.begun(side, int(place))
                     case ["meet", side]:
-                        self._met.add(side)
+                        self._sides.met.add(side)
                         self._groups.met[-1].add(side)
-                        self._turns[side] = 0
-                        self._held_before_ns[side] = self._held_ns.get(side, 0)
+                        self._shares.count_again(side, holder=self.holder)
                     case ["offer", side]:
                         pass
                     case _:  # not a process of ours

@@ -289,7 +289,8 @@ class FakeTurnstile:
     serves = True
 
     def __init__(self) -> None:
-        self.holder, self.paused = "", False
+        self.holder = ""
+        self.expected: set[str] = set()
         self.left: list[str] = []
 
     def enter(self, _: str) -> None:
@@ -301,14 +302,14 @@ class FakeTurnstile:
     def held_s(self, _: str) -> float:
         return 0.0
 
-    def pause(self) -> None:
-        self.paused = True
-
-    def resume(self) -> None:
-        self.paused = False
+    def expect(self, side: str) -> None:
+        self.expected.add(side)
 
     def leave(self, side: str) -> None:
-        assert self.paused, "else another would compute while the launch is concluded"
+        if side in self.expected:
+            self.expected.remove(side)
+            return
+        assert self.expected, "else another would compute while the launch is concluded"
         self.left.append(side)
 
 
@@ -345,18 +346,18 @@ def test_a_launch_that_ends_while_it_waits_is_concluded_once_no_other_computes()
     together, turnstile, launches = alternating("dies", "computes", "waits")
     turnstile.holder, launches["dies"].over = "computes", True
     together._look(0.0)
-    assert turnstile.paused, "no other launch gets the turn meanwhile"
+    assert turnstile.expected, "no other launch gets the turn meanwhile"
     assert not launches["dies"].concluded
     turnstile.holder = ""
     together._look(0.0)
     assert launches["dies"].concluded
-    assert (turnstile.left, turnstile.paused) == (["dies"], False)
+    assert (turnstile.left, turnstile.expected) == (["dies"], set())
     launches["waits"].over, turnstile.holder = True, "computes"
     together._look(0.0)
     launches["computes"].over = True
     together.finish()
     assert set(turnstile.left) == {"dies", "computes", "waits"}, "the one that had the turn has ended, too"
-    assert not turnstile.paused
+    assert not turnstile.expected
 
 
 def test_a_launch_for_which_memory_ran_out_beside_others_is_repeated_alone() -> None:

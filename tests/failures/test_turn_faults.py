@@ -53,8 +53,8 @@ class Watched(Turnstile):
         return (
             last is not None
             and last.holder not in ("", *waiting)
-            and last._met.issuperset(waiting)
-            and all(last._turns.get(side, 0) >= turns for side in waiting)
+            and last._sides.met.issuperset(waiting)
+            and all(last._shares.turns.get(side, 0) >= turns for side in waiting)
         )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.runtime.turnstile import Turn, Turnstile, TurnstileGoneError
+from ddpbench.runtime.turnstile import Turn, Turnstile, TurnstileGoneError, _Shares
 
 PATIENCE_S = 30.0
 
@@ -365,13 +365,13 @@ def test_a_rank_that_is_dying_while_its_side_goes_on_is_not_given_the_turn(turns
     offering.join(PATIENCE_S)
 
 
-def test_a_paused_turnstile_gives_no_turn_until_it_is_resumed(turnstile: Turnstile) -> None:
+def test_no_turn_is_given_while_a_further_side_is_expected(turnstile: Turnstile) -> None:
     log: list[str] = []
     turnstile.begin(["base", "new"])
     base = turn_of(turnstile, "base")
     new = Side(turnstile, "new", log, lambda turn: log.append(f"new waited {turn.offer() > 0}")).start()
     base.offer()
-    turnstile.pause()
+    turnstile.expect("sweep")
     again = Side(turnstile, "base", log, lambda _: log.append(f"base waited {base.offer() > 0}")).start()
     deadline = time.monotonic() + PATIENCE_S
     while turnstile.holder:
@@ -380,7 +380,7 @@ def test_a_paused_turnstile_gives_no_turn_until_it_is_resumed(turnstile: Turnsti
     turnstile.leave("nobody")
     time.sleep(0.1)
     assert (turnstile.holder, log) == ("", [])
-    turnstile.resume()
+    turnstile.leave("sweep")
     new.join()
     turnstile.leave("new")
     again.join()
@@ -467,6 +467,23 @@ def test_an_anchor_with_long_turns_keeps_time_for_the_next_group() -> None:
     base.join(PATIENCE_S)
     assert not base.is_alive(), "among the last group it is not limited"
     turnstile.close()
+
+
+def test_the_time_of_the_turn_in_which_a_side_meets_the_others_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = iter([0, 100, 100, 200, 230])
+    monkeypatch.setattr("ddpbench.runtime.turnstile.time.perf_counter_ns", lambda: next(now))
+    shares = _Shares()
+    shares.begin_turn("a")
+    shares.count_again("a", "b", holder="a")
+    shares.end_turn("a")
+    assert shares.counted("a") == (0, 0)
+    shares.begin_turn("a")
+    shares.end_turn("a")
+    assert shares.counted("a") == (1, 30)
+    assert shares.held_ns("a") == 130
+    assert shares.counted("b") == (0, 0)
 
 
 def test_an_anchor_whose_next_group_never_comes_goes_on_alone() -> None:

@@ -143,6 +143,8 @@ def alone_sentence(planned: Sequence[PlannedCase], names: Namer) -> str:
 
 _MOST_NAMED = 4
 """Most cases that a warning names per reason."""
+_SWEEP = "the sweep"
+"""Side at the turnstile in whose turn ended launches are concluded."""
 _START_POLL_S = 0.02
 """Time between two looks at launches while one of them starts, or has ended and is not concluded yet, s."""
 _MEMORY_POLL_S = 1.0
@@ -255,11 +257,11 @@ class InterleavedLaunches(AbstractContextManager["InterleavedLaunches"]):
         over = [side for side, (launch, _) in self._running.items() if launch.over]
         if not over:
             return
-        self._turnstile.pause()
+        self._turnstile.expect(_SWEEP)
         if self._turnstile.holder in ("", *over):
             for side in over:
                 self._end(side)
-            self._turnstile.resume()
+            self._turnstile.leave(_SWEEP)
 
     def _end(self, side: str) -> None:
         """Conclude a launch. If another may have been the cause of its end, it gets no outcome and is repeated alone.

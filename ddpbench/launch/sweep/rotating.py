@@ -45,7 +45,7 @@ class Rotating:
         self.measures_memory = False
         """True if the memory of launches that alternate could not be estimated, so the first rotation measures it."""
         self.alone: set[PlannedCase] = set()
-        """Cases of the present round to repeat alone: their fork server ended or memory ran out beside others."""
+        """Cases of the present round to repeat alone: their fork server ended or memory ran out while others ran."""
 
     def turnstile(self, number: int) -> Turnstile | None:
         """Return a new turnstile for a round; None if it cannot be made, which is reported once."""
