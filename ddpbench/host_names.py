@@ -12,9 +12,16 @@ import re
 import socket
 from typing import Any
 
+from ddpbench.text_safety import clean
+
 _LONGEST_PART, _LONGEST = 63, 253
 _INTERFACE = re.compile(r"[A-Za-z0-9._-]{1,15}")
 """Pattern of an interface's name in an address such as `fe80::1%eth0`; Linux allows 15 characters."""
+
+
+def own_name() -> str:
+    """Return this host's name for records; its bytes may be any, and those that are not UTF-8 are replaced."""
+    return clean(socket.gethostname())
 
 
 def why_no_host(text: str) -> str:

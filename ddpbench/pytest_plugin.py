@@ -325,7 +325,8 @@ class DdpBenchmark:
         if self._benchmark._mode:
             _fail("a test can measure only one case: write a test for each case, or parametrize this one")
         try:
-            return self._measured(rounds, measured, settings)
+            with _working_directory(self._request.config):
+                return self._measured(rounds, measured, settings)
         except BaseException:
             # Mark pytest-benchmark's fixture as used, so that it does not warn that the test didn't use it.
             self._benchmark._mode = self._benchmark._mode or "ddp_benchmark(...)"
@@ -749,6 +750,15 @@ def _ranks_search(config: pytest.Config) -> Iterator[None]:
         if folders:
             environment.setenv("PYTHONPATH", os.pathsep.join([*folders, *([given] if given else [])]))
         yield
+
+
+def _working_directory(config: pytest.Config) -> contextlib.AbstractContextManager[None]:
+    """Return a context that works in the folder in which pytest was started if a test has removed the present one."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return _where_pytest_began(config)
+    return contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import socket
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import pytest
 import ddpbench
 from ddpbench import host_names
 from ddpbench.host_names import checked_address, connect, resolve, why_no_host
+from ddpbench.records.files import parse_json
+from ddpbench.worker.place import host_name
+from tests.folders import PACKAGE
 
 NO_NAMES = (
     "node1..cluster",
@@ -93,3 +97,17 @@ def test_names_are_looked_up_in_one_place() -> None:
     }
     owner = Path(host_names.__file__).name
     assert {place for place in found if place[0] != owner} == OWN_ADDRESSES
+
+
+@pytest.mark.parametrize("given", ["", "h\udcff"])
+def test_a_hosts_name_of_any_bytes_can_be_recorded(monkeypatch: pytest.MonkeyPatch, given: str) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "h\udcff")
+    monkeypatch.setenv("DDPBENCH_HOST", given)
+    for name in (host_names.own_name(), host_name()):
+        assert parse_json(json.dumps({"host": name}))["host"].startswith("h")
+    asking = [
+        path.relative_to(PACKAGE).as_posix()
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if "gethostname(" in path.read_text(encoding="utf-8")
+    ]
+    assert asking == ["host_names.py", "machine/interfaces.py"]

@@ -753,6 +753,28 @@ def test_a_case_that_cannot_be_measured_fails_once_and_says_why_where_warnings_a
     )
 
 
+REMOVES = """
+import os, shutil
+import pytest
+
+@pytest.fixture(autouse=True)
+def removed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.rmtree(tmp_path)
+    yield
+    with pytest.raises(FileNotFoundError):
+        os.getcwd()
+    os.chdir("/")
+"""
+
+
+def test_a_test_whose_working_directory_is_gone_measures(suite: Path) -> None:
+    (suite / "tests" / "conftest.py").write_text(REMOVES)
+    done = run_pytest(suite, "-k", "test_typo")
+    assert "test_typo - Failed: base.strategy: unknown" in done.stdout, done.stdout
+    assert "1 failed, 2 deselected in" in done.stdout, done.stdout
+
+
 def test_people_with_a_pytest_of_before_7_can_still_run_their_own_tests(suite: Path) -> None:
     """Every pytest loads the plugin if ddpbench is installed, regardless of its version."""
     (suite / "tests" / "test_own.py").write_text("def test_own():\n    pass\n")

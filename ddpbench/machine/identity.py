@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import platform
-import socket
 import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 from ddpbench.command_line import command_line
 from ddpbench.errors import IdentityError
+from ddpbench.host_names import own_name
 from ddpbench.machine.hardware import Hardware
 from ddpbench.machine.mpi import mpi_version
 from ddpbench.machine.setup import read_setup
@@ -73,7 +73,7 @@ def machine_record(
         "schema_version": SCHEMA_VERSION,
         "identity": {name: known[name] for name in IDENTITY if name in known},
         "context": {
-            "host": socket.gethostname(),
+            "host": own_name(),
             "started_utc": utc_now(),
             "command": command_line(),
             "ddpbench_version": VERSION,
@@ -120,7 +120,7 @@ def _to_be_filled_in(planned: dict[str, Any]) -> dict[str, Any]:
         "identity": {},
         "context": {
             **planned,
-            "planned_on": socket.gethostname(),
+            "planned_on": own_name(),
             "started_utc": utc_now(),
             "command": command_line(),
             "ddpbench_version": VERSION,

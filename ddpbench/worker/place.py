@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ddpbench.host_names import why_no_host
-from ddpbench.text_safety import shortened
+from ddpbench.host_names import own_name, why_no_host
+from ddpbench.text_safety import clean, shortened
 
 _HOW = (
     "ranks are started by a launcher that sets all of them, such as "
@@ -22,7 +21,7 @@ _MASTER = ("MASTER_ADDR", "MASTER_PORT")
 
 def host_name() -> str:
     """Return this host's name for the records, which is DDPBENCH_HOST if set, otherwise the system's name."""
-    return os.environ.get("DDPBENCH_HOST") or socket.gethostname()
+    return clean(os.environ.get("DDPBENCH_HOST", "")) or own_name()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
