@@ -6,11 +6,13 @@ its argument), which are pickled.
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 import os
 import pickle
 import select
+import site
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -26,19 +28,47 @@ from ddpbench.matplotlib_folder import settle_matplotlib
 CODE_FIRST = "DDPBENCH_CODE_FIRST"
 """The environment variable with the folders to search for code first, set for a side of a comparison."""
 
+_FIND_S = 60
+"""Time limit for an interpreter to find this package, seconds."""
+
 
 def child_environment(*more: str) -> dict[str, str]:
     """Return the environment for a child that runs a module of this package, from any working directory.
 
-    PYTHONPATH has the folders of `CODE_FIRST`, this package's folder unless installed, the user's own PYTHONPATH, then
-    `more`. Start the child with `python -P`, because the working directory may have a different ddpbench.
+    PYTHONPATH has the folders of `CODE_FIRST`, the folder of this package unless the child finds it there anyway, the
+    user's own PYTHONPATH, then `more`. Start the child with `python -P`, because the working directory may have a
+    different ddpbench.
     """
     given = os.environ.get("PYTHONPATH", "")
     first = os.environ.get(CODE_FIRST, "")
     package = Path(__file__).resolve().parents[1]
-    own = [] if package.name in ("site-packages", "dist-packages") else [str(package)]
+    own = [] if os.pathsep in str(package) or _is_found_in(package) else [str(package)]
     parts = [*([first] if first else []), *own, *([given] if given else []), *more]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(parts)}
+
+
+@functools.cache
+def _is_found_in(folder: Path) -> bool:
+    """Return whether another process of this interpreter finds this package in a folder without being told.
+
+    It does not if a program has added the folder to its own `sys.path`.
+    """
+    if folder.name not in ("site-packages", "dist-packages"):
+        return False
+    usual = [*site.getsitepackages(), site.getusersitepackages() if site.ENABLE_USER_SITE else ""]
+    if folder in [Path(one).resolve() for one in usual if one]:
+        return True
+    line = "import importlib.util; print(importlib.util.find_spec('ddpbench').origin)"
+    with suppress(OSError, subprocess.SubprocessError):
+        found = subprocess.run(
+            [sys.executable, "-P", "-c", line],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_FIND_S,
+            check=True,
+        )
+        return Path(os.fsdecode(found.stdout).strip()).resolve().is_relative_to(folder)
+    return False
 
 
 _Question = TypeVar("_Question")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import pickle
+import site
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 import ddpbench
-from ddpbench import user_files
+from ddpbench import helper_process, user_files
 from ddpbench.records import RunDir
 from ddpbench.runtime import running_server
 from ddpbench.runtime.launched import LaunchedRanks
@@ -211,3 +212,29 @@ def test_processes_that_load_data_find_a_file_where_everybody_can_write(shared: 
         "PYTHONPATH": str(Path(ddpbench.__file__).parents[1]),
     }
     subprocess.run([sys.executable, "-P", "-c", code], env=env, check=True)
+
+
+def test_children_are_told_of_a_folder_that_a_program_has_added_to_its_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Notebooks keep packages in such folders, which no other process searches."""
+    folder = tmp_path.resolve() / "site-packages"
+    (folder / "ddpbench").mkdir(parents=True)
+    (folder / "ddpbench" / "__init__.py").touch()
+    monkeypatch.setattr(helper_process, "__file__", str(folder / "ddpbench" / "helper_process.py"))
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    helper_process._is_found_in.cache_clear()
+    assert helper_process.child_environment()["PYTHONPATH"] == f"{folder}{os.pathsep}elsewhere"
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    helper_process._is_found_in.cache_clear()
+    assert helper_process.child_environment()["PYTHONPATH"] == str(folder)
+    for name in (
+        "a:b",
+        "a:b/site-packages",
+    ):  # PYTHONPATH cannot name it, and b would be sought in the working directory
+        monkeypatch.setattr(helper_process, "__file__", f"{folder}/{name}/ddpbench/helper_process.py")
+        assert helper_process.child_environment()["PYTHONPATH"] == str(folder)
+    installed = Path(site.getsitepackages()[0]).resolve() / "ddpbench" / "helper_process.py"
+    monkeypatch.setattr(helper_process, "__file__", str(installed))
+    monkeypatch.setattr(helper_process.subprocess, "run", None)
+    assert helper_process.child_environment()["PYTHONPATH"] == str(folder)
