@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from ddpbench.analysis.read.launches import CaseRun
@@ -29,13 +30,18 @@ def case_table(plan: StoredPlan, cases: Sequence[CaseRun], machine: Mapping[str,
 
 def table_of(results: Sequence[CaseResult]) -> pd.DataFrame:
     """Return the table of cases, made from their results."""
-    columns: dict[str, pd.Series[Any]] = {}
+    columns: dict[str, Any] = {}
     for column in TABLE:
         values = [column.value(result) for result in results]
         if column.kind == "text":
             values = [value if value != "" else None for value in values]
-        columns[column.name] = pd.Series(values, dtype=column.dtype)
-    return pd.DataFrame(columns)
+        columns[column.name] = _array(values, column.dtype)
+    return pd.DataFrame(columns, index=pd.RangeIndex(len(results)))
+
+
+def _array(values: Sequence[Any], dtype: str) -> Any:
+    """Return a column's values as an array: a frame of hundreds of series takes four times as long to make."""
+    return np.array(values, dtype) if dtype == "float64" else pd.array(values, dtype=dtype)  # type: ignore[call-overload]
 
 
 def csv_of(frame: pd.DataFrame) -> str:
