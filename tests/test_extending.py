@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.folders import copy_tree
+
 pytestmark = pytest.mark.multiprocess
 
 ROOT = Path(__file__).parents[1]
@@ -43,9 +45,8 @@ def insert(path: Path, before: str, text: str) -> None:
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """Copy the repository without what is made from it, except compiled modules: changed ones are compiled again."""
-    unwanted = shutil.ignore_patterns(".git", ".venv", ".*_cache", "*.egg-info")
     for name in ("ddpbench", "tests", "docs", "experiments"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=unwanted)
+        copy_tree(ROOT / name, tmp_path / name)
     for name in ("pyproject.toml", "README.md", "Makefile"):
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path

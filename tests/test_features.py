@@ -18,7 +18,9 @@ from ddpbench.cli import make_parser
 from ddpbench.installed import GROUPS, OF_FEATURES, Registered, with_features
 from ddpbench.report.page import FIGURES
 from ddpbench.worker.rank.rank import Rank
-from tests.folders import PACKAGE
+from tests.folders import PACKAGE, copy_tree
+from tests.lighter import sitecustomize as lighter
+from tests.processes import python_path
 from tests.recoveries import KILLED, FailingLaunch, write
 
 ROOT = PACKAGE.parent
@@ -43,9 +45,9 @@ def naming_features(folder: Path) -> list[str]:
 
 
 def copied(to: Path) -> Path:
-    """Copy the package, its experiments, a kept run and one with failures, into a new folder."""
+    """Copy the package with its compiled modules, its experiments, a kept run and one with failures."""
     for name in ("ddpbench", "experiments", f"reports/{KEPT}"):
-        shutil.copytree(ROOT / name, to / name, ignore=shutil.ignore_patterns("__pycache__"))
+        copy_tree(ROOT / name, to / name)
     write(to / "reports/failed", {KILLED: [FailingLaunch()] * 5})
     return to
 
@@ -55,11 +57,11 @@ def copy(tmp_path: Path) -> Path:
     return copied(tmp_path / "copy")
 
 
-def ended(copy: Path, *command: str) -> subprocess.CompletedProcess[str]:
+def ended(copy: Path, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *command],
         cwd=copy,
-        env={**os.environ, "PYTHONPATH": str(copy), "DDPBENCH_CACHE": "", "COLUMNS": "100"},
+        env={**os.environ, "PYTHONPATH": python_path(copy), "COLUMNS": "100", **env},
         capture_output=True,
         text=True,
         check=False,
@@ -129,9 +131,8 @@ def test_what_follows_nothing_that_is_there_comes_last(monkeypatch: pytest.Monke
 def pages_of(copy: Path) -> dict[str, str]:
     """Return the pages of the kept run, and of one with failures."""
     runs = (f"reports/{KEPT}", "reports/failed")
-    done = ended(
-        copy, "-c", f"from ddpbench.cli import run; print([run(['report', name]) for name in {runs}])"
-    )
+    code = f"from ddpbench.cli import run; print([run(['report', name]) for name in {runs}])"
+    done = ended(copy, "-c", code, **{lighter.PAINTS: "svg"})
     assert done.stdout.endswith("[0, 0]\n"), done.stderr
     return {name: (copy / name / "report.html").read_text(encoding="utf-8") for name in runs}
 
@@ -171,7 +172,7 @@ def test_without_its_folder_all_else_works(
 @pytest.mark.thorough
 @pytest.mark.parametrize("feature", FEATURES)
 def test_without_its_folder_tests_of_the_rest_pass(feature: str, copy: Path) -> None:
-    shutil.copytree(ROOT / "tests", copy / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_tree(ROOT / "tests", copy / "tests")
     for name in ("pyproject.toml", "README.md", "Makefile", "docs"):
         (copy / name).symlink_to(ROOT / name)
     shutil.rmtree(copy / "reports")
@@ -185,5 +186,6 @@ def test_without_its_folder_tests_of_the_rest_pass(feature: str, copy: Path) -> 
     )
     command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--benchmark-disable", "-m", "not thorough"]
     names_what_features_look_up = "not test_the_report_reads_results_as_attributes"
-    done = ended(copy, *command, "-k", names_what_features_look_up, *(f"tests/{name}" for name in files))
+    tested = ["-k", names_what_features_look_up, *(f"tests/{name}" for name in files)]
+    done = ended(copy, *command, *tested, PYTHONPATH=str(copy))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

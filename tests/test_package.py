@@ -122,7 +122,7 @@ class Installed:
             )
         )
         pip = [sys.executable, "-m", "pip", "--python", self.environment / "bin/python", "install"]
-        pip += ["--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check", wheel]
+        pip += ["--no-deps", "--no-index", "--disable-pip-version-check", wheel]
         subprocess.run(pip, check=True, capture_output=True)
         (self.site / "shared.pth").write_text("\n".join(self._packages()) + "\n", encoding="utf-8")
         for path in (self.work, self.home, self.temporary):

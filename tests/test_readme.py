@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -18,7 +17,7 @@ from ddpbench.cli import make_parser
 from ddpbench.launch.catalog import TableCatalog
 from ddpbench.report.series import BY_CAP
 from ddpbench.spec import Devices, expand, parse_experiment
-from tests.folders import PACKAGE, modules_of
+from tests.folders import PACKAGE, copy_tree, modules_of
 from tests.pages import GENERATED, PROSE, ROOT
 from tests.processes import python_path
 
@@ -51,7 +50,7 @@ def run(code: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a copy of the package with the strategy of docs/extending.md added, and a broken version of it."""
     root = tmp_path_factory.mktemp("extended")
-    shutil.copytree(ROOT / "ddpbench", root / "ddpbench", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_tree(ROOT / "ddpbench", root / "ddpbench")
     shown = (ROOT / "experiments/own_strategy/one_shot.py").read_text(encoding="utf-8")
     strategy = shown.replace("    options =", '    name = "one_shot"\n    options =')
     assert strategy != shown

@@ -101,12 +101,18 @@ SHARES = {
 """Shares of families among a campaign's inputs."""
 
 
+@cache
+def _names_of(kind: str) -> list[str]:
+    """Return the names of all inputs of a family: finding them takes seconds."""
+    return [f"{kind}:{rest}" for rest in dict.fromkeys(FAMILIES[kind][0]())]
+
+
 def drawn(count: int, seed: int) -> list[str]:
     """Return the names of `count` inputs of all families, without duplicates."""
     generator = random.Random(seed)
     names: list[str] = []
     for kind, share in SHARES.items():
-        every = [f"{kind}:{rest}" for rest in dict.fromkeys(FAMILIES[kind][0]())]
+        every = _names_of(kind)
         names += generator.sample(every, min(len(every), max(1, round(count * share))))
     return names
 

@@ -18,6 +18,7 @@ import pytest
 import ddpbench
 from tests.failures.conftest import ROOT, run_cli
 from tests.failures.launchers import agents, await_all, environment, free_port, plan
+from tests.folders import copy_tree
 
 pytestmark = pytest.mark.multiprocess
 
@@ -178,7 +179,7 @@ def test_without_mpi_it_is_said_before_anything_starts(tmp_path: Path) -> None:
     (hiding / "__init__.py").write_text("raise ImportError('no MPI on this machine')\n", encoding="utf-8")
     given = os.pathsep.join([str(hiding.parent), os.environ.get("PYTHONPATH", "")])
     hidden = tmp_path / "package"
-    shutil.copytree(ROOT / "ddpbench", hidden / "ddpbench", ignore=shutil.ignore_patterns("__pycache__"))
+    copy_tree(ROOT / "ddpbench", hidden / "ddpbench")
     shutil.copytree(hiding, hidden / "mpi4py")
     done = subprocess.run(
         [

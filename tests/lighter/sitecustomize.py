@@ -38,6 +38,14 @@ SHARES = "DDPBENCH_TEST_SHARES"
 """Set in the environment of a test of a report's second process."""
 COMPILER = "torch._dynamo"
 META = "torch._meta_registrations"
+SELDOM = (
+    "torch.distributions",
+    "torch.export",
+    "torch.masked",
+    "torch.nn.intrinsic",
+    "torch.quantization",
+)
+"""Modules that `import torch` imports and hardly any training uses."""
 DIGITS = "sklearn.datasets"
 
 
@@ -87,6 +95,7 @@ _UNTIL_THEN: dict[str, dict[str, Any]] = {
         "utils": SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer"),
     },
     META: {},
+    **{name: {} for name in SELDOM},
     DIGITS: {"load_digits": _read_digits},
     "sklearn": {},
 }
@@ -137,6 +146,17 @@ def _load_for_meta(run: Callable[[ModuleType], None], module: ModuleType) -> Non
             load(META)
 
     module.DeviceContext.__init__ = started
+
+
+def _name_callers(run: Callable[[ModuleType], None], module: ModuleType) -> None:
+    """Have it name the line that declares an operator, as it does, without looking for its module among all."""
+    run(module)
+
+    def get_source(stacklevel: int) -> str:
+        frame = sys._getframe(stacklevel)
+        return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+    module.get_source = get_source
 
 
 def _import_without_collecting(run: Callable[[ModuleType], None], module: ModuleType) -> None:
@@ -257,6 +277,8 @@ _CHANGED = {
     "sklearn": _be_late,
     COMPILER: _be_late,
     META: _be_late_with_generators,
+    **dict.fromkeys(SELDOM, _be_late),
+    "torch._library.utils": _name_callers,
     "torch.utils._device": _load_for_meta,
     "ddpbench.helper_process": _work_alone,
     "ddpbench.worker.server": _import_for_each_case,
@@ -272,8 +294,9 @@ class Changed:
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name.startswith(f"{COMPILER}."):
-            load(COMPILER)
+        for late in (COMPILER, *SELDOM):
+            if name.startswith(f"{late}."):
+                load(late)
         if name.startswith("sklearn.") and name != DIGITS:
             load("sklearn")
         change = _CHANGED.get(name)

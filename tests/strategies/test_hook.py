@@ -20,23 +20,36 @@ ROOT = Path(__file__).parents[2]
 HOOKS = ROOT / "tests/strategies/own_hooks.py"
 COMPLEX = f"{ROOT / 'tests/worker/odd_models.py'}:Complex"
 EXAMPLE = ROOT / "experiments/own_strategy/top_k.py"
+SMALL = f"{ROOT / 'tests/worker/small_task.py'}:Sides"
+LONG = {
+    *("NeverSends", "OneRankSends", "SendsTheSame", "SendsAThousandth", "SendsHalfAThousandth"),
+    *("SendsABitTooMuch", "Doubles"),
+}
+"""Hooks whose proof takes 200 steps, on a small model."""
 
 
-def proved(names: list[str], worlds: tuple[int, ...] = (2,)) -> dict[str, list[ProofVerdict]]:
+def proved(
+    names: list[str], worlds: tuple[int, ...] = (2,), *, on: str = "mlp"
+) -> dict[str, list[ProofVerdict]]:
     found: dict[str, list[ProofVerdict]] = {}
-    for verdict in verify(verification_cases(names, ["mlp"], worlds, "gloo")):
+    for verdict in verify(verification_cases(names, [on], worlds, "gloo")):
         found.setdefault(verdict.strategy.rpartition(":")[2], []).append(verdict)
     return found
 
 
 @pytest.fixture(scope="module")
 def hooks(request: pytest.FixtureRequest) -> dict[str, ProofVerdict]:
-    """Return the verdicts on the hooks of the selected tests: some take 200 steps."""
+    """Return the verdicts on the hooks of the selected tests."""
     tree = ast.parse(HOOKS.read_text(encoding="utf-8"))
     names = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
     about = [item for item in request.session.items if "hooks" in getattr(item, "fixturenames", ())]
     wanted = {item.callspec.params["name"] for item in about if item.path == request.path}  # type: ignore[attr-defined]
-    found = proved([f"{HOOKS}:{name}" for name in names if name in wanted])
+    chosen = [name for name in names if name in wanted]
+    short, long = ([name for name in chosen if (name in LONG) == takes_long] for takes_long in (False, True))
+    found: dict[str, list[ProofVerdict]] = {}
+    for some, on in ((short, "mlp"), (long, SMALL)):
+        if some:
+            found |= proved([f"{HOOKS}:{name}" for name in some], on=on)
     return {name: verdicts[0] for name, verdicts in found.items()}
 
 
