@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ddpbench.analysis.read.alternation import anchor_corrections, corrected
 from ddpbench.analysis.read.steptime import BlockTimes, time_blocks
-from ddpbench.analysis.statistics.correlation import correlation_of
+from ddpbench.analysis.statistics.correlation import Correlation, correlation_of
 from ddpbench.analysis.statistics.interval import Interval
+from ddpbench.analysis.statistics.narrowing import first_narrow, half_width_after, median_half_width_after
 from ddpbench.analysis.statistics.stats import compare, step_time
 from ddpbench.analysis.statistics.timings import Timing, TimingKey
 from ddpbench.errors import RecordError
@@ -42,6 +43,40 @@ class SoFar:
     widths: dict[str, float | None]
     """Half-width of each case's interval; None while the case has too few rounds."""
     rounds: dict[str, frozenset[TimingKey]]
+    bases: dict[str, str] = field(default_factory=dict)
+    """The case that each interval compares with. Without one, the interval is that of the case's median."""
+    correlation: Correlation = field(default_factory=Correlation)
+
+    @property
+    def made(self) -> int:
+        """Return the number of rounds so far."""
+        return max(map(len, self.rounds.values()), default=0)
+
+    def widest_at(self, rounds: int, case_ids: Iterable[str]) -> float | None:
+        """Return the expected largest half-width of these cases' intervals once the run has this many rounds.
+
+        Further rounds are assumed to scatter like those so far. None while the width of a case is unknown.
+        """
+        found = [self._width_after(case_id, rounds - self.made) for case_id in case_ids]
+        known = [width for width in found if width is not None]
+        return max(known) if known and len(known) == len(found) else None
+
+    def _width_after(self, case_id: str, more: int) -> float | None:
+        width, own = self.widths.get(case_id), self.rounds.get(case_id, frozenset())
+        if width is None:
+            return None
+        if case_id not in self.bases:
+            return median_half_width_after(width, len(own), len(own) + more)
+        common = len(own & self.rounds[self.bases[case_id]])
+        return half_width_after(width, common, common + more, self.correlation)
+
+    def rounds_to(self, target: float, case_ids: Iterable[str], least: int, most: int) -> int | None:
+        """Return the number of rounds, from `least` to `most`, at which all these cases' intervals reach the target.
+
+        None if more are needed, or while the width of a case is unknown.
+        """
+        known = tuple(case_ids)
+        return first_narrow(lambda rounds: self.widest_at(rounds, known), target, least, most)
 
     def apart(self, case_ids: Iterable[str], rounds_min: int) -> list[str]:
         """Return the cases that share fewer than `rounds_min` rounds with at least one other case.
@@ -88,16 +123,18 @@ def so_far(run: RunDir) -> SoFar:
                 factors |= {(other, timing.pair): factor for other, factor in corrections.items()}
             baselines[case_id] = planned.case.baseline().case_id
     timings = {case_id: corrected(own, case_id, factors) for case_id, own in timings.items()}
-    reckoned = correlation_of(list(timings.values())).reckoned
+    correlation = correlation_of(list(timings.values()))
     timings = {
-        case_id: [replace(one, correlation=reckoned) for one in own] for case_id, own in timings.items()
+        case_id: [replace(one, correlation=correlation.reckoned) for one in own]
+        for case_id, own in timings.items()
     }
+    bases = {case_id: base for case_id, base in baselines.items() if base != case_id and timings.get(base)}
     widths = {
-        case_id: width_of(own, None if baselines[case_id] == case_id else timings.get(baselines[case_id]))
+        case_id: width_of(own, timings[bases[case_id]] if case_id in bases else None)
         for case_id, own in timings.items()
     }
     rounds = {case_id: frozenset(timing.pair for timing in own) for case_id, own in timings.items()}
-    return SoFar(widths, rounds)
+    return SoFar(widths, rounds, bases, correlation)
 
 
 def cases_without_target(widths: Mapping[str, float | None], target: float) -> list[str]:

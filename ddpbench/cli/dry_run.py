@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ddpbench.cli.lines import aligned, wrapped
-from ddpbench.cli.resolution import resolution_words
+from ddpbench.cli.resolution import resolution_words, rounds_within
 from ddpbench.launch.memory import free_bytes, least_bytes
 from ddpbench.launch.plan import plan_launch
+from ddpbench.launch.sweep.earlier import earlier_rounds
 from ddpbench.launch.sweep.waiting_memory import waiting_memory
 from ddpbench.machine.disturbance import own_environment_allows_sharing
 from ddpbench.runtime.equal_caps import open_words
@@ -64,7 +65,7 @@ def table(prepared: Prepared, width: int) -> list[str]:
         f"{_many(len(proofs), 'proof')}: {_total(prepared)}",
         width,
     )
-    resolution = resolution_words(plan, shared=shared_machine)
+    resolution = resolution_words(plan, shared=shared_machine, earlier=earlier_rounds(prepared))
     lines += wrapped(resolution, width, indent=2) if resolution else []
     if prepared.resumes and tried and prepared.run.cases.is_dir():  # a packed run would have to be unpacked
         lines += wrapped(_left(prepared), width)
@@ -177,21 +178,16 @@ def _total(prepared: Prepared) -> str:
             f"their time and memory are unknown. A sweep tries {names} when it starts, and then prints "
             f"how many rounds fit into budget.total, {_seconds(budget.total)}"
         )
-    least, most = (
-        plan.estimate_s(rounds, shared=own_environment_allows_sharing())
-        for rounds in (budget.rounds_min, budget.rounds_max)
-    )
+    shared = own_environment_allows_sharing()
+    least, room = plan.estimate_s(budget.rounds_min, shared=shared), rounds_within(plan, shared=shared)
     text = f"{about(budget)} {_seconds(least + drawn_s)} for {_many(budget.rounds_min, 'round')}"
     if least > budget.total:
-        shared = own_environment_allows_sharing()
-        fitting = (n for n in range(budget.rounds_min) if plan.estimate_s(n, shared=shared) <= budget.total)
-        room = max(fitting, default=0)
         return f"{text}; only {room} of them fit into budget.total, {_seconds(budget.total)}"
-    if budget.rounds_max == budget.rounds_min:
+    if room == budget.rounds_min:
         return text
-    longest = _seconds(min(most, budget.total) + drawn_s)
+    longest = _seconds(plan.estimate_s(room, shared=shared) + drawn_s)
     return (
-        f"{text}; up to {budget.rounds_max} rounds ({longest}) while intervals are wider than "
+        f"{text}; up to {room} rounds ({longest}) while intervals are wider than "
         f"±{100 * budget.target_half_width:g} %"
     )
 

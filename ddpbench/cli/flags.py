@@ -136,6 +136,24 @@ def share(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def resolved(text: str) -> float:
+    """Return the fraction that `--resolve` gives, such as 0.03 for `3%` or `0.03`.
+
+    Raises:
+        RequestError: the text is not a number above 0 and below 1.
+    """
+    from ddpbench.errors import RequestError
+    from ddpbench.units import parse_share
+
+    try:
+        value = parse_share(text)
+    except ValueError as error:
+        raise RequestError(f"--resolve: {error}") from None
+    if not value > 0:
+        raise RequestError("--resolve: the change must be above 0, such as 3%")
+    return value
+
+
 def experiment(parser: argparse.ArgumentParser, default: str | None = None) -> None:
     """Add the argument that names the experiment. Without a default it is required."""
     if default is None:

@@ -14,13 +14,15 @@ from rich.table import Column
 
 from ddpbench.cli.lines import wrapped
 from ddpbench.launch.listener import Listener
+from ddpbench.launch.outlook import Outlook
 from ddpbench.launch.plan import Plan
 from ddpbench.records import LaunchOutcome, RunDir
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.runtime.estimate import about
 from ddpbench.spec import PlannedCase
+from ddpbench.spec.settings import MOST_ROUNDS
 from ddpbench.text_safety import clean
-from ddpbench.units import format_number, format_seconds
+from ddpbench.units import format_about, format_at_most, format_number, format_seconds
 
 
 @contextmanager
@@ -109,8 +111,14 @@ class LineListener(Listener):
         count = f"[{self._done}/{self._total}{f', {left}' if left else ''}]"
         self._say(f"{count} {_result(self._label(entry), self._what, outcome, samples_per_s)}")
 
-    def round_ended(self, number: int, half_widths: dict[str, float | None], stop_reason: str) -> None:
-        self._say(_round_line(number, half_widths, stop_reason))
+    def round_ended(
+        self,
+        number: int,
+        half_widths: dict[str, float | None],
+        stop_reason: str,
+        outlook: Outlook | None = None,
+    ) -> None:
+        self._say(_round_line(number, half_widths, stop_reason, outlook))
 
     def note(self, text: str) -> None:
         self._say(text)
@@ -119,11 +127,29 @@ class LineListener(Listener):
         self._say(f"warning: {text}")
 
 
-def _round_line(number: int, half_widths: dict[str, float | None], stop_reason: str) -> str:
+def _round_line(
+    number: int, half_widths: dict[str, float | None], stop_reason: str, outlook: Outlook | None
+) -> str:
     known = [width for width in half_widths.values() if width is not None]
-    widest = f"widest interval ±{max(known):.1%}" if known else "no intervals yet"
+    widest = f"widest interval ±{format_at_most(max(known))}" if known else "no intervals yet"
+    if outlook is not None and stop_reason != "target reached":
+        widest += _expected_words(outlook, ended=bool(stop_reason))
     then = f"stopping: {stop_reason}" if stop_reason else "another round"
     return f"after round {number + 1}: {widest}; {then}"
+
+
+def _expected_words(outlook: Outlook, *, ended: bool) -> str:
+    target = f"±{100 * outlook.target:g} %"
+    if outlook.reaches_target and outlook.target_s is not None:
+        return f"; {target} expected at about {format_about(outlook.target_s)}"
+    end = format_seconds(outlook.total_s) if outlook.ends_by_time else f"{outlook.end_rounds} rounds"
+    at_end = "" if ended else f", about ±{format_at_most(outlook.at_end)} at the end of {end}"
+    needed = (
+        f"over {MOST_ROUNDS:,} rounds"
+        if outlook.target_s is None
+        else f"about {format_about(outlook.target_s)}"
+    )
+    return f"{at_end}; {target} would take {needed}"
 
 
 class BarListener(LineListener):

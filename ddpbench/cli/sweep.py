@@ -41,6 +41,18 @@ def add_parser(commands: Any) -> None:
         metavar="'NODES x RATE'",
         help="emulated network, such as '8 x 1gbit', or '2 x 4 x 10gbit' with ranks per node",
     )
+    parser.add_argument(
+        "--total",
+        type=flags.number("--total", "TOTAL_S"),
+        metavar="TIME",
+        help="time limit, such as '4 min'",
+    )
+    parser.add_argument(
+        "--resolve",
+        type=flags.resolved,
+        metavar="PERCENT",
+        help="stop once every interval has this half-width, such as 3%%; raises rounds_max as far as the time allows",
+    )
     flags.out(parser)
     parser.add_argument(
         "--dry-run",
@@ -74,13 +86,20 @@ def _run(arguments: argparse.Namespace) -> int:
     fabric = fabric_overrides(arguments.fabric) if arguments.fabric is not None else []
     request = SweepRequest(
         experiment=find_experiment(arguments.experiment),
-        overrides=[*fabric, *arguments.overrides],
+        overrides=[*fabric, *_budget(arguments), *arguments.overrides],
         out=arguments.out,
         retry_failed=arguments.retry_failed,
+        fills_time=arguments.resolve is not None,
     )
     if arguments.dry_run:
         return _dry_run(request, as_json=arguments.json, verbose=arguments.verbose)
     return _sweep(request, as_json=arguments.json, quiet=arguments.quiet)
+
+
+def _budget(arguments: argparse.Namespace) -> list[str]:
+    """Return the settings of the budget that `--total` and `--resolve` give."""
+    given = {"total": arguments.total, "target_half_width": arguments.resolve}
+    return [f"budget.{name}={value}" for name, value in given.items() if value is not None]
 
 
 def _dry_run(request: SweepRequest, *, as_json: bool, verbose: bool) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ddpbench.launch.outlook import Outlook
 from ddpbench.launch.plan import Plan
 from ddpbench.naming import Namer
 from ddpbench.records import LaunchOutcome, RunDir
@@ -38,10 +39,17 @@ class Listener:
     def launch_ended(self, entry: PlannedCase, outcome: LaunchOutcome, samples_per_s: float | None) -> None:
         """Handle the end of a launch; `samples_per_s` is None unless the launch measured and was ok."""
 
-    def round_ended(self, number: int, half_widths: dict[str, float | None], stop_reason: str) -> None:
+    def round_ended(
+        self,
+        number: int,
+        half_widths: dict[str, float | None],
+        stop_reason: str,
+        outlook: Outlook | None = None,
+    ) -> None:
         """Handle the end of a round, with the half-widths of the cases' intervals by case id.
 
-        `stop_reason` is empty if another round follows.
+        `stop_reason` is empty if another round follows. `outlook` has the half-width expected at the sweep's end; it is
+        None while an interval is unknown.
         """
 
     def note(self, text: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from ddpbench.analysis.statistics.interval import Interval
-from ddpbench.analysis.statistics.stats import rounds_for
+from ddpbench.analysis.statistics.narrowing import rounds_for
 
 
 @pytest.mark.parametrize(("half", "rounds"), [(0.0376, 5), (0.05, 8), (0.25, 5), (0.021, 30)])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
+from scipy import stats as scipy_stats
 
 from ddpbench.analysis.statistics.judgement import MARGIN
 from ddpbench.analysis.statistics.resolution import resolved_in_one_sweep
@@ -25,8 +28,9 @@ from ddpbench.records import RunDir
 from ddpbench.records.archive import pack
 from ddpbench.records.plan import read_plan
 from ddpbench.runtime.estimate import report_s
-from ddpbench.units import counted
-from tests.synthetic import RUN_ID, write_launch, write_proof
+from ddpbench.spec.settings import MOST_ROUNDS
+from ddpbench.units import counted, format_at_most
+from tests.synthetic import MS, RUN_ID, RankLaunch, processes_of, write_launch, write_proof
 
 REPLAYS = """
 question = "Which is faster?"
@@ -108,7 +112,9 @@ def test_the_tables_times_add_up_to_the_total(replays: str, capsys: pytest.Captu
     assert f"{len(cases)} cases, {3 * len(cases)} launches in 3 rounds, {proofs[1]} proofs: about " in said
     total = seconds(said.split("about ")[1].split(" for 3 rounds")[0])
     assert sum(seconds(row[3]) for row in table_rows(lines)) == pytest.approx(total, abs=len(cases) + 2)
-    assert "; up to 7 rounds (" in said
+    fitting, took = re.findall(r"; up to (\d+) rounds \((.+?)\)", said)[0]
+    assert 3 < int(fitting) < 7  # of the 7, those that fit
+    assert total < seconds(took) < 600 + seconds(report[3])
 
 
 def test_the_memory_of_launches_that_wait_is_told(
@@ -364,12 +370,12 @@ def test_of_a_model_of_ones_own_nothing_is_known_before_it_is_tried(
     assert "about" not in text
 
 
-def begun_run(experiment: str, out: Path) -> RunDir:
+def begun_run(request: SweepRequest) -> RunDir:
     """Return a run that was started here and has measured nothing yet."""
-    prepared = prepare(SweepRequest(experiment=Path(experiment), overrides=[], out=out, retry_failed=False))
+    prepared = prepare(request)
     toml = prepared.experiment.to_toml()
     identity = known_identity(prepared.hardware, toml, prepared.plan.cases) | {"torch": version("torch")}
-    prepared.run.path.mkdir()
+    prepared.run.path.mkdir(parents=True)
     prepared.run.machine.write_text(json.dumps({"schema_version": 1, "identity": identity}), encoding="utf-8")
     prepared.run.experiment.write_text(toml, encoding="utf-8")
     prepared.run.plan.write_text(prepared.plan.dumps(), encoding="utf-8")
@@ -381,7 +387,7 @@ def begun_run(experiment: str, out: Path) -> RunDir:
 def test_a_run_that_cannot_be_resumed_here_is_refused_alike_by_a_dry_run(
     key: str, words: tuple[str, ...], replays: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begun = begun_run(replays, tmp_path / "begun")
+    begun = begun_run(SweepRequest(experiment=Path(replays), out=tmp_path / "begun"))
     assert run(["sweep", str(begun.path), "--dry-run"]) == 0
     machine = json.loads(begun.machine.read_text(encoding="utf-8"))
     machine["identity"][key] = "0.1"
@@ -397,7 +403,7 @@ def test_a_run_that_cannot_be_resumed_here_is_refused_alike_by_a_dry_run(
 def test_a_dry_run_refuses_a_damaged_plan(
     replays: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begun = begun_run(replays, tmp_path / "begun")
+    begun = begun_run(SweepRequest(experiment=Path(replays), out=tmp_path / "begun"))
     begun.plan.write_text('{"schema_version": 99}', encoding="utf-8")
     assert run(["sweep", str(begun.path), "--dry-run"]) == 2
     assert "schema 99" in capsys.readouterr().err
@@ -427,7 +433,7 @@ def test_of_a_run_that_was_begun_what_is_left_is_said(rounds: int, replays: str,
 
 def finished_run(replays: str, path: Path) -> RunDir:
     """Write a run with all launches of its plan."""
-    begun = begun_run(replays, path)
+    begun = begun_run(SweepRequest(experiment=Path(replays), out=path))
     plan = read_plan(begun)
     for entry in plan.runnable:
         write_proof(begun, entry.case)
@@ -462,3 +468,179 @@ def test_a_finished_run_needs_no_cores_and_no_processes(
     else:
         with pytest.raises(AssertionError, match="a process was started"):
             run(["sweep", str(finished.path), *words])
+
+
+def plan_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert run(["sweep", *arguments, "--dry-run", "--json"]) == 0
+    plan: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return plan
+
+
+def test_a_resolution_and_a_time_are_the_budgets(replays: str, capsys: pytest.CaptureFixture[str]) -> None:
+    cases = sum(not entry["skip_reason"] for entry in plan_json(capsys, replays)["cases"])
+    plan = plan_json(capsys, replays, "--total", "30min", "--resolve", "3%")
+    budget = plan["budget"]
+    assert (budget["total"], budget["target_half_width"]) == (1800.0, 0.03)
+    fitting = int(1800 / (cases * budget["measured_s"]))  # their timed steps alone take that long
+    assert budget["rounds_max"] == fitting > 7
+    assert len(plan["launches"]) == fitting * cases
+    assert plan_json(capsys, replays, "--total", "30min")["budget"]["rounds_max"] == 7
+    short = plan_json(capsys, replays, "--total", "1min", "--resolve", "3%")["budget"]
+    assert short["rounds_max"] == 7  # it is never lowered
+    long = plan_json(capsys, replays, "--total", "600 h", "--resolve", "0.1%")["budget"]
+    assert long["rounds_max"] == MOST_ROUNDS
+    given = ("--set", "rounds_max=9")
+    assert (
+        plan_json(capsys, replays, "--total", "30min", "--resolve", "3%", *given)["budget"]["rounds_max"] == 9
+    )
+
+
+def test_only_rounds_that_fit_are_planned_for_a_resolution(
+    replays: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = " ".join(" ".join(printed(capsys, replays, "--total", "30min", "--resolve", "3%")).split())
+    fitting, took = re.findall(r"up to (\d+) rounds \((.+?)\) while intervals are wider than ±3 %", words)[0]
+    assert 7 < int(fitting) < 100
+    assert seconds(took) == pytest.approx(1800, rel=0.1)
+    assert f" {fitting} rounds resolve a difference of 2 %" in words
+
+
+def test_a_resumed_run_keeps_its_resolution(
+    replays: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment, out = Path(replays), tmp_path / "begun"
+    first = SweepRequest(
+        experiment=experiment,
+        overrides=["budget.total=1800.0", "budget.target_half_width=0.03"],
+        out=out,
+        fills_time=True,
+    )
+    begun_run(first)
+    same = ("--total", "30min", "--resolve", "3%")
+    rounds = json.loads((out / "plan.json").read_text(encoding="utf-8"))["budget"]["rounds_max"]
+    for source in ([str(out)], [replays, "--out", str(out)]):
+        assert plan_json(capsys, *source, *same)["budget"]["rounds_max"] == rounds
+    assert plan_json(capsys, str(out))["budget"]["rounds_max"] == rounds
+    assert run(["sweep", str(out), "--resolve", "2%", "--dry-run"]) == 2
+    assert "budget.target_half_width" in capsys.readouterr().err
+    assert run(["sweep", str(out), "--total", "31min"]) == 2
+    assert "budget.total" in capsys.readouterr().err
+
+
+SCATTER = {"ddp": 0.05, "master": 0.02, "branches": 0.01}
+
+
+def measured_run(request: SweepRequest, rounds: int) -> RunDir:
+    """Return a run whose log ratios are alternately above and below their mean by half of their scatter."""
+    begun = begun_run(request)
+    plan = read_plan(begun)
+    for entry in plan.runnable:
+        relative = SCATTER.get(entry.case.strategy, 0.0) * math.sqrt((rounds - 1) / rounds)
+        for number in range(rounds):
+            step = round(10 * MS * math.exp((-1) ** number * relative))
+            write_launch(
+                begun, entry.case, number, [RankLaunch(blocks=[[step] * 10])] * processes_of(entry.case)
+            )
+    for path in [*begun.cases.rglob("outcome.json"), *begun.cases.rglob("*.jsonl")]:
+        text = path.read_text(encoding="utf-8")
+        path.write_text(text.replace(RUN_ID, plan.run_id), encoding="utf-8")
+    return begun
+
+
+def half(rounds: int, scatter: float) -> float:
+    return float(scipy_stats.t.ppf(0.975, rounds - 1)) * scatter / math.sqrt(rounds)
+
+
+EARLIER = "reports/replays-20260101T000000Z"
+FROM = f"(from {EARLIER}, 6 rounds)"
+LONG = ("--set", "rounds_max=40", "--set", "total=2 h")
+
+
+def earlier_here(replays: str, monkeypatch: pytest.MonkeyPatch, *overrides: str) -> RunDir:
+    """Return a run with six rounds in ./reports."""
+    monkeypatch.chdir(Path(replays).parent)
+    request = SweepRequest(
+        experiment=Path(replays), overrides=["budget.rounds_max=8", *overrides], out=Path(EARLIER)
+    )
+    return measured_run(request, 6)
+
+
+def test_an_earlier_run_of_the_cases_says_what_will_be_resolved(
+    replays: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_before = earlier_here(replays, monkeypatch)
+    words = " ".join(" ".join(printed(capsys, replays, *LONG)).split())
+    assert "rounds resolve" not in words
+    needed = next(n for n in range(6, 1000) if half(n, 0.05) <= 0.02)
+    assert f"±2 % takes about {needed} rounds, " in words
+    assert f" {FROM}" in words
+    few = ("--set", "rounds_max=10", "--set", "total=2 h")
+    words = " ".join(" ".join(printed(capsys, replays, *few)).split())
+    found = re.search(
+        r"after 10 rounds, (\d+) min: widest interval about ±([\d.]+ %) \(from (.+?)\); ", words
+    )
+    assert found is not None, words
+    assert found[2] == format_at_most(half(10, 0.05))
+    assert found[3] == f"{EARLIER}, 6 rounds"
+    words = " ".join(" ".join(printed(capsys, replays, *LONG, "--resolve", "0.01%")).split())
+    assert "±0.01 % takes over 1,000 rounds" in words
+    wide = " ".join(" ".join(printed(capsys, replays, *LONG, "--resolve", "20%")).split())
+    assert "±20 % takes about 5 rounds, " in wide  # the base case's median needs five
+    shutil.rmtree(run_before.path)
+    assert "from reports" not in " ".join(printed(capsys, replays, *LONG))
+
+
+@pytest.mark.parametrize(
+    "spoil", ["machine", "measured_s", "turns", "case", "packed", "damaged", "few", "name"]
+)
+def test_a_run_under_other_conditions_says_nothing(
+    spoil: str, replays: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {
+        "measured_s": ["budget.measured_s=1"],
+        "turns": ["budget.turns=auto"],
+        "case": ['axes.strategy=["ddp"]'],
+    }.get(spoil, [])
+    earlier = earlier_here(replays, monkeypatch, *given)
+    if spoil == "machine":
+        text = earlier.machine.read_text(encoding="utf-8")
+        machine = json.loads(text)
+        machine["identity"]["cores"] = [0, 1, 2, 3, 4, 5, 6]
+        earlier.machine.write_text(json.dumps(machine), encoding="utf-8")
+    elif spoil == "packed":
+        pack(earlier)
+        shutil.rmtree(earlier.cases)
+    elif spoil == "damaged":
+        earlier.plan.write_text("{", encoding="utf-8")
+    elif spoil == "few":
+        for number in range(4):
+            for folder in earlier.cases.glob(f"*/launch-{number:02}"):
+                shutil.rmtree(folder)
+    elif spoil == "name":
+        earlier.path.rename(earlier.path.with_name("other-20260101T000000Z"))
+    words = " ".join(" ".join(printed(capsys, replays, *LONG)).split())
+    assert "from reports" not in words
+    assert "rounds resolve a difference of 2 %" in words
+    assert spoil != "packed" or not earlier.cases.exists()
+
+
+def test_of_several_runs_the_newest_that_knows_is_taken(
+    replays: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    earlier = earlier_here(replays, monkeypatch)
+    begun_run(SweepRequest(experiment=Path(replays), out=Path("reports/replays-20260201T000000Z")))
+    assert FROM in " ".join(" ".join(printed(capsys, replays, *LONG)).split())
+    shutil.copytree(earlier.path, "reports/replays-20260103T000000Z")
+    words = " ".join(" ".join(printed(capsys, replays, *LONG)).split())
+    assert "(from reports/replays-20260103T000000Z, 6 rounds)" in words
+
+
+def test_a_resumed_run_is_forecast_by_its_own_rounds(
+    replays: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    earlier_here(replays, monkeypatch, "budget.total=7200")
+    words = " ".join(" ".join(printed(capsys, EARLIER)).split())
+    found = re.search(r"after 8 rounds, (\d+) min: widest interval about (±.+?)\); ", words)
+    assert found is not None, words
+    assert found[2] == f"±{format_at_most(half(8, 0.05))} {FROM.removesuffix(')')}"
+    assert int(found[1]) < 8  # two rounds are left, of about two minutes each

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from ddpbench.cli.progress import BarListener, LineListener
+from ddpbench.launch.outlook import Outlook
 from ddpbench.naming import Namer
 from ddpbench.spec import Budget, Case, PlannedCase
 
@@ -50,3 +52,52 @@ def test_the_time_left_includes_the_report(kind: type[LineListener]) -> None:
     listener.launch_started(ENTRY, "round 1", 0, 2, 60.0)
     assert "about 69 s to go" in file.getvalue()
     assert listener._left() == "69 s left"
+
+
+AFTER_SIX = Outlook(
+    at_end=0.0331,
+    end_rounds=14,
+    total_s=240.0,
+    ends_by_time=True,
+    target=0.03,
+    target_s=411.0,
+    reaches_target=False,
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "stop_reason", "said"),
+    [
+        ({}, "", "±5.0 %, about ±3.4 % at the end of 4 min; ±3 % would take about 7 min; another round"),
+        ({}, "budget", "±5.0 %; ±3 % would take about 7 min; stopping: budget"),
+        ({}, "target reached", "±5.0 %; stopping: target reached"),
+        (
+            {"ends_by_time": False},
+            "",
+            "±5.0 %, about ±3.4 % at the end of 14 rounds; ±3 % would take about 7 min; another round",
+        ),
+        (
+            {"target_s": None},
+            "",
+            "±5.0 %, about ±3.4 % at the end of 4 min; ±3 % would take over 1,000 rounds; another round",
+        ),
+        (
+            {"target_s": 85.0, "reaches_target": True},
+            "",
+            "±5.0 %; ±3 % expected at about 90 s; another round",
+        ),
+    ],
+)
+def test_the_end_of_a_round_says_what_the_budget_will_resolve(
+    changes: dict[str, Any], stop_reason: str, said: str
+) -> None:
+    file = io.StringIO()
+    listener = LineListener(Console(file=file, width=200))
+    listener.round_ended(5, {"a": 0.05, "b": None}, stop_reason, replace(AFTER_SIX, **changes))
+    assert file.getvalue() == f"after round 6: widest interval {said}\n"
+
+
+def test_nothing_is_foreseen_without_intervals() -> None:
+    file = io.StringIO()
+    LineListener(Console(file=file, width=200)).round_ended(4, {"a": None}, "")
+    assert file.getvalue() == "after round 5: no intervals yet; another round\n"

@@ -93,6 +93,12 @@ def test_an_empty_text_is_no_value(
             "--total: '0.0001 s' given; must be 1 s to 30",
         ),
         (["noise", "--resolve", "0%"], "--resolve: the change must be above 0"),
+        (["noise", "--resolve", "300%"], "--resolve: '300%': give a share such as 3% or 0.03, below 100%"),
+        (["sweep", "quick", "--resolve", "0"], "--resolve: the change must be above 0, such as 3%"),
+        (["sweep", "quick", "--resolve", "300%"], "--resolve: '300%': give a share such as 3% or 0.03"),
+        (["sweep", "quick", "--resolve", "nan"], "--resolve: 'nan': give a share such as 3% or 0.03"),
+        (["sweep", "quick", "--total", "-3"], "--total: -3 given; must be 1 s to 30 days"),
+        (["sweep", "quick", "--total", "soon"], "--total: 'soon' given; invalid duration 'soon'"),
         (["noise", "--measured", "inf"], "--measured: inf given; must be 1 ms to 1 h"),
         (
             ["plan", "quick", "--nodes", "a,b", "--ranks-per-node", MANY],
@@ -178,6 +184,23 @@ def test_an_experiment_file_with_a_long_name_is_told_to_have_a_shorter_one(
     path.write_text("", encoding="utf-8")
     assert "name: 'nnn" in (message := run_and_read(capsys, "sweep", path, "--dry-run"))
     assert "100 at most: files and folders are named after it" in message
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--total", "4min", "--set", "total=5 min"), "'budget.total=240.0' and 'total=5 min'"),
+        (
+            ("--resolve", "3%", "--set", "budget.target_half_width=0.02"),
+            "'budget.target_half_width=0.03' and 'budget.target_half_width=0.02'",
+        ),
+    ],
+)
+def test_a_flag_and_a_setting_may_not_contradict_each_other(
+    flags: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = run_and_read(capsys, "sweep", "quick", *flags, "--dry-run")
+    assert f"--set: given twice, as {said}; give it once" in message
 
 
 def run_and_read(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:

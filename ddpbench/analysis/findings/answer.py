@@ -40,7 +40,8 @@ from ddpbench.analysis.statistics.judgement import (
     plain,
     takes_longer,
 )
-from ddpbench.analysis.statistics.stats import MIN_ROUNDS, rounds_for
+from ddpbench.analysis.statistics.narrowing import rounds_for
+from ddpbench.analysis.statistics.stats import MIN_ROUNDS
 from ddpbench.analysis.statistics.tails import missed_words
 from ddpbench.installed import with_features
 from ddpbench.naming import Namer, layout_in_words, layout_of, ranks_of, workload_of

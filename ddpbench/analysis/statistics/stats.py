@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -143,7 +142,7 @@ def median_difference(a: Sequence[float], b: Sequence[float], alpha: float, *, m
 def _median(times: Sequence[float], alpha: float, least: float) -> Interval:
     """Return the median with its interval, which has no ends if none covers the median with probability `least`."""
     middle = statistics.median(times)
-    at = _order_statistic(len(times), alpha, least)
+    at = order_statistic(len(times), alpha, least)
     if at is None:
         return Interval(value=middle)
     depth, weight = at
@@ -155,7 +154,7 @@ def _median(times: Sequence[float], alpha: float, least: float) -> Interval:
 
 
 @lru_cache(maxsize=1024)
-def _order_statistic(count: int, alpha: float, least: float) -> tuple[int, float] | None:
+def order_statistic(count: int, alpha: float, least: float) -> tuple[int, float] | None:
     """Return the rank from either end at which a median's interval ends, and the fraction towards the next rank.
 
     None if no interval covers the median with probability `least`.
@@ -368,27 +367,3 @@ def judge_all(
         )
         for name, comparison in comparisons.items()
     }
-
-
-def rounds_for(ratio: Interval, rounds: int, margin: float = MARGIN) -> int | None:
-    """Return about how many rounds would narrow an interval over `rounds` rounds to +-margin.
-
-    `ratio` is the value with the present interval. If the interval is unknown, return None. The spread is assumed to
-    stay the same. The interval then narrows with the root of the rounds and with the quantile of t at 95 %. The
-    quantiles of intervals that are corrected for several comparisons fall somewhat differently.
-    """
-    if ratio.low is None or ratio.high is None:
-        return None
-    half = math.log(ratio.high / ratio.low) / 2
-
-    def factor(count: int) -> float:
-        return t_quantile(1 - ALPHA / 2, count - 1) / math.sqrt(count)
-
-    def narrow(count: int) -> bool:
-        return half * factor(count) / factor(rounds) <= math.log1p(margin)
-
-    if rounds < 2 or half == 0 or narrow(rounds):
-        return rounds
-    # The number that a constant quantile would need is an upper bound.
-    most = math.ceil(rounds * (half / math.log1p(margin)) ** 2)
-    return bisect_left(range(most), True, lo=rounds, key=narrow)

@@ -30,7 +30,7 @@ from ddpbench.machine.hardware import Hardware, read_hardware
 from ddpbench.records import RunDir
 from ddpbench.records.files import damaged
 from ddpbench.records.machine import read_machine
-from ddpbench.records.plan import read_plan
+from ddpbench.records.plan import StoredPlan, read_plan
 from ddpbench.records.rundir import check_checkpoint_dir, checked_name, default_path
 from ddpbench.runtime.equal_caps import as_stored, replayed_gradients, sentences, without_equal
 from ddpbench.spec import (
@@ -43,6 +43,9 @@ from ddpbench.spec import (
     load_experiment,
     resolve,
 )
+from ddpbench.spec.limits import MAX_LAUNCHES
+from ddpbench.spec.overrides import sure_keys
+from ddpbench.spec.settings import MOST_ROUNDS
 from ddpbench.text_safety import command
 
 
@@ -54,6 +57,8 @@ class SweepRequest:
     overrides: Sequence[str] = ()
     out: Path | None = None
     retry_failed: bool = False
+    fills_time: bool = False
+    """If true, `rounds_max` is raised, unless overridden, so far that `budget.total` limits the rounds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,6 +148,8 @@ def prepare(request: SweepRequest) -> Prepared:
     seeded = experiment.budget.seed is not None
     if not resumes:
         run.check_free()
+    if request.fills_time and not any("budget.rounds_max" in sure_keys(one) for one in request.overrides):
+        experiment = _filling_time(experiment, cases, stored)
     plan = make_plan(experiment, cases, stored)
     return Prepared(
         experiment=plan.experiment,
@@ -155,6 +162,20 @@ def prepare(request: SweepRequest) -> Prepared:
         retry_failed=request.retry_failed,
         notes=tuple(filter(None, notes)),
     )
+
+
+def _filling_time(
+    experiment: Experiment, cases: Sequence[PlannedCase], stored: StoredPlan | None
+) -> Experiment:
+    """Return the experiment with at least as many rounds as take all its time with timed steps alone.
+
+    So `budget.total` ends the sweep before `rounds_max` does, within the limits of a plan. A resumed run keeps the
+    rounds of its `stored` plan.
+    """
+    budget, count = experiment.budget, sum(entry.skip_reason is None for entry in cases)
+    fitting = min(int(budget.total / (count * budget.measured_s)), MOST_ROUNDS, MAX_LAUNCHES // count)
+    most = max(budget.rounds_max, fitting if stored is None else stored.budget.rounds_max)
+    return experiment.model_copy(update={"budget": budget.model_copy(update={"rounds_max": most})})
 
 
 def _check_checkpoint_dirs(cases: Sequence[PlannedCase]) -> None:

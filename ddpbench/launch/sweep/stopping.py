@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from ddpbench.launch.listener import Listener
+from ddpbench.launch.outlook import outlook
 from ddpbench.records import RunDir
 from ddpbench.runtime.expected import Expected
 from ddpbench.runtime.progress import Done
@@ -58,7 +59,10 @@ class StoppingRule:
         measurable = {entry.case.case_id for entry in worthwhile}
         is_open = not measurable.isdisjoint(wide) or found.apart(measurable, self._budget.rounds_min)
         reason = "" if is_open else "target reached"
-        if not reason and self._expected.round_s(todo) > self.left_s(started):
+        left_s = self.left_s(started)
+        if not reason and self._expected.round_s(todo) > left_s:
             reason = "budget"
-        self._listener.round_ended(number - 1, found.widths, reason)
+        round_s = self._expected.round_s(worthwhile)
+        expected = outlook(found, measurable, self._budget, rounds=number, round_s=round_s, left_s=left_s)
+        self._listener.round_ended(number - 1, found.widths, reason, expected)
         return reason
