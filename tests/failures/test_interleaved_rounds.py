@@ -402,23 +402,26 @@ def test_what_launches_use_is_noted_once_if_it_was_not_known_and_fewer_alternate
     notes: list[str] = []
     listener = Listener()
     listener.note = notes.append  # type: ignore[method-assign]
-    rotating = Rotating(cast(Any, None), cast(Any, None), listener, Budget())
     rotation = of(with_base(6))
 
-    def noted(used: int, *, ran_out: bool = False) -> int:
+    def noted(used: int, *, estimated: bool, ran_out: bool = False) -> int:
+        notes.clear()
+        rotating = Rotating(cast(Any, None), cast(Any, None), listener, Budget())
+        rotating.memory_estimated = estimated
         together = SimpleNamespace(ran_out=ran_out, used_bytes=used * 2**30, free_before=20 * 2**30)
-        rotating._note_memory(rotation, cast(InterleavedLaunches, together))
+        for _ in range(2):  # only the first rotation is noted
+            rotating._note_memory(rotation, cast(InterleavedLaunches, together))
         return rotating.most_at_once
 
-    assert noted(19) == MOST_AT_ONCE, "an estimate was printed before the start"
-    rotating.measures_memory = True
-    assert noted(10) == MOST_AT_ONCE
+    assert noted(10, estimated=True) == MOST_AT_ONCE
+    assert not notes, "an estimate was printed before the start"
+    assert noted(10, estimated=False) == MOST_AT_ONCE
     assert notes == ["11 ranks used up to 10 GiB of 20 GiB free"]
-    rotating.measures_memory = True
-    assert noted(19) == 5, "each of six used 3.2 GiB, and 16 GiB may be used"
-    assert notes[1].startswith("11 ranks used up to 19 GiB of 20 GiB free; at most 5 launches alternate")
-    assert noted(1, ran_out=True) == 3
-    assert len(notes) == 2
+    for estimated in (False, True):
+        assert noted(19, estimated=estimated) == 5, "each of six used 3.2 GiB, and 16 GiB may be used"
+        (note,) = notes
+        assert note.startswith("11 ranks used up to 19 GiB of 20 GiB free; at most 5 launches alternate")
+    assert noted(1, estimated=True, ran_out=True) == 3
 
 
 def test_no_further_launch_begins_once_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,8 +42,9 @@ class Rotating:
         self._alone_reported: set[PlannedCase] = set()
         self.most_at_once = MOST_AT_ONCE
         """Most launches that alternate. Lower if there was no memory for more in an earlier round."""
-        self.measures_memory = False
-        """True if the memory of launches that alternate could not be estimated, so the first rotation measures it."""
+        self.memory_estimated = False
+        """True if an estimate of the memory of launches that alternate was printed."""
+        self._memory_measured = False
         self.alone: set[PlannedCase] = set()
         """Cases of the present round to repeat alone: their fork server ended or memory ran out while others ran."""
 
@@ -114,16 +115,17 @@ class Rotating:
         return [*left, *self._lost(plans, together)]
 
     def _note_memory(self, rotation: Rotation, together: InterleavedLaunches) -> None:
-        """Say how much memory the launches used, if no estimate said it before, and let fewer alternate if it is short.
+        """Let fewer launches alternate if those of the first rotation used too much memory or it ran out.
 
-        All launches of the rotation count, as if each used as much as any other.
+        Estimates leave out activations. All launches count as if each used as much as any other. What they used is
+        printed if it leads to fewer launches, or if no estimate was printed.
         """
         most = max(map(len, rotation.groups))
         if together.ran_out:
             self.most_at_once = min(self.most_at_once, max(1, most // 2))
-        if not self.measures_memory:
+        if self._memory_measured:
             return
-        self.measures_memory = False
+        self._memory_measured = True
         used, free = together.used_bytes, together.free_before
         ranks = max(sum(processes_of(entry.case) for entry in group) for group in rotation.groups)
         text = f"{counted(ranks, 'rank')} used up to {format_bytes(used)} of {format_bytes(free)} free"
@@ -133,6 +135,8 @@ class Rotating:
                 f"; at most {self.most_at_once} launches alternate from now on, to stay under "
                 f"{100 * MOST_MEMORY:.0f} % of the free memory"
             )
+        elif self.memory_estimated:
+            return
         self._listener.note(text)
 
     def _ended(

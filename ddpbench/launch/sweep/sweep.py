@@ -154,7 +154,7 @@ class Sweep:
         found = waiting_memory(
             plan.runnable, self._turns, plan.step_bytes, free_bytes(), most=rotating.most_at_once
         )
-        rotating.measures_memory = found is None
+        rotating.memory_estimated = found is not None
         if found is not None:
             rotating.most_at_once = found.most
             self._listener.note(str(found))
