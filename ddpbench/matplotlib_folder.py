@@ -48,15 +48,23 @@ def _is_of_use(record: logging.LogRecord) -> bool:
 
 
 def _writable(variable: str, in_home: str) -> bool:
-    """Return whether matplotlib's folder can be written. It is made if missing; the home directory never is."""
+    """Return whether matplotlib's folder can be written. It is made if missing; the home directory never is.
+
+    Under sudo, HOME may be another user's, who could not write in folders that root makes there.
+    """
     try:
-        if not os.environ.get(variable) and not Path.home().is_dir():
+        given = os.environ.get(variable)
+        folder = Path(given or Path.home() / in_home) / "matplotlib"
+        if not given and (not Path.home().is_dir() or _nearest(folder).stat().st_uid != os.geteuid()):
             return False
-        folder = Path(os.environ.get(variable) or Path.home() / in_home) / "matplotlib"
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):
         return False
     return os.access(folder, os.W_OK)
+
+
+def _nearest(path: Path) -> Path:
+    return next(one for one in (path, *path.parents) if one.exists())
 
 
 def _remove(folder: TemporaryFolder, owner: int) -> None:

@@ -108,3 +108,27 @@ def test_a_report_makes_no_home_directory(tmp_path: Path) -> None:
     assert done.returncode == 0, done
     assert run.report.exists()
     assert not (tmp_path / "nobody").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who can write in others' folders")
+def test_root_makes_no_folders_in_another_users_home(tmp_path: Path) -> None:
+    """The user could write neither in ~/.cache nor in ~/.config any more. Some ways to use sudo leave HOME."""
+    ours = ("DDPBENCH_CACHE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR")
+    kept = {name: value for name, value in os.environ.items() if name not in ours}
+    code = (
+        "from ddpbench.cache import keep\n"
+        "from ddpbench.matplotlib_folder import settle_matplotlib\n"
+        "settle_matplotlib(); keep('a', b'b', 'c')\n"
+        "import matplotlib; print(matplotlib.get_cachedir())"
+    )
+    os.chown(tmp_path, 65534, 65534)
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**kept, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "ddpbench-matplotlib-" in ended.stdout
+    assert list(tmp_path.iterdir()) == []
