@@ -147,6 +147,7 @@ def _of_two(arguments: argparse.Namespace) -> Changes:
     from ddpbench.analysis.regression import changes_of, unlike
     from ddpbench.analysis.regression.baselines import find_side, side_of
     from ddpbench.analysis.regression.copies import check_no_copies
+    from ddpbench.analysis.regression.sides import fields_between
     from ddpbench.errors import IdentityError, RequestError
 
     first, second = arguments.runs
@@ -161,7 +162,8 @@ def _of_two(arguments: argparse.Namespace) -> Changes:
             "the runs were measured under different conditions, so a difference may have another "
             f"cause than the program. To compare them anyway, add --across\n{listed}"
         )
-    return changes_of(base, new, drift=arguments.drift, unlike=differing)
+    apart = fields_between(base, new)
+    return changes_of(base, new, drift=arguments.drift, differing=apart, unlike=differing)
 
 
 def _interleaved(arguments: argparse.Namespace) -> Changes:
@@ -268,11 +270,13 @@ def _publish(changes: Changes, arguments: argparse.Namespace) -> int:
 
 def print_changes(changes: Changes) -> None:
     """Print the table of changes, its summary, and its limits."""
-    from ddpbench.analysis.regression.wording import HEADS, headline, remarks, rows
+    from ddpbench.analysis.regression.wording import HEADS, headline, remarks, rows, settings_sentence
 
     lines = aligned([HEADS, *rows(changes)], columns_here(), left=(0, 5, 6), breakable=(0, 6))
     show(*lines)
     show("")
     say(headline(changes))
+    if apart := settings_sentence(changes):
+        say(apart)
     for sentence in remarks(changes):
         say(sentence)

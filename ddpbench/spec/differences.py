@@ -25,25 +25,39 @@ def settings_apart(
 
     Of many, only the first are named. Empty without a difference outside `ignored`, or if a text cannot be read.
     """
+    return in_words(differing_settings(before, now, ignored=ignored), words)
+
+
+def differing_settings(before: str, now: str, *, ignored: Container[str] = ()) -> dict[str, tuple[Any, Any]]:
+    """Return the settings in which the texts of two experiments differ, each with both values, None if it is not set.
+
+    Empty without a difference outside `ignored`, or if a text cannot be read.
+    """
     if not before or not now:
-        return ""
+        return {}
     try:
         old, new = (dotted(documents.parse(text)) for text in (before, now))
     except ValueError:
-        return ""
+        return {}
     names = [
         name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name) and name not in ignored
     ]
-    names.sort(
-        key=lambda name: name == "name"
-    )  # the name comes last, because it follows from the file's name
+    names.sort(key=lambda name: name == "name")  # last, because the name follows from the file's name
+    return {name: (old.get(name), new.get(name)) for name in names}
+
+
+def in_words(settings: Mapping[str, tuple[Any, Any]], words: tuple[str, str]) -> str:
+    """Describe settings with both their values: `base.strategy: ddp in base, master in new`, or `unset` for None.
+
+    `words` follow the first and the second value. Of many settings, only the first are named.
+    """
     sentences = [
-        f"{name}: {_value_in(old, name)} {words[0]}, {_value_in(new, name)} {words[1]}"
-        for name in names[:_MOST_SETTINGS]
+        f"{name}: {_value(old)} {words[0]}, {_value(new)} {words[1]}"
+        for name, (old, new) in list(settings.items())[:_MOST_SETTINGS]
     ]
-    more = len(names) - len(sentences)
+    more = len(settings) - len(sentences)
     return "; ".join([*sentences, *([f"and {counted(more, 'more setting')}"] if more > 0 else [])])
 
 
-def _value_in(settings: Mapping[str, Any], name: str) -> str:
-    return shortened(settings[name]) if name in settings else "unset"
+def _value(value: Any) -> str:
+    return "unset" if value is None else shortened(value)

@@ -21,6 +21,7 @@ from ddpbench.analysis.regression import Change, Changes, Side, changes_of, read
 from ddpbench.analysis.regression.apart import across, shown_drift, within
 from ddpbench.analysis.regression.changes import _apart, _parts, wider_in_turn
 from ddpbench.analysis.regression.gate import decided
+from ddpbench.analysis.regression.labels import pair_labels
 from ddpbench.analysis.regression.wording import (
     failing,
     headline,
@@ -126,6 +127,96 @@ def test_cases_are_matched_by_what_they_specify(tmp_path: Path) -> None:
         "it is in base alone; the other has it with 2 threads per rank",
         "it is in new alone; the other has it with 1 thread per rank",
     ]
+
+
+def with_settings(run: RunDir, text: str) -> RunDir:
+    run.experiment.write_text(f"{text}\n[budget]\nseed = {len(run.path.name)}\n")
+    return run
+
+
+def test_two_runs_of_different_settings_are_matched_by_all_else(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a case in common, apart from the base cases that each run has added."""
+    four = {replace(case, world_size=4, ranks_per_node=4, global_batch=32): 50.0 for case in (DDP, MASTER)}
+    ddp, master = ([case, *(one for one in four if one.strategy == case.strategy)] for case in (DDP, MASTER))
+    a = with_settings(made(tmp_path / "a", dict.fromkeys([*ddp, SINGLE], 40)), "[base]\nstrategy = 'ddp'")
+    b = with_settings(
+        made(tmp_path / "bb", dict.fromkeys([*master, SINGLE], 50)), "axes.strategy = ['master']"
+    )
+    for run in (a, b):
+        plan = json.loads(run.plan.read_text())
+        plan["cases"][-1]["added_as_baseline"] = True
+        run.plan.write_text(json.dumps(plan))
+    assert run_cli(["compare", str(a.path), str(b.path), "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [case["label"] for case in data["cases"]] == ["2 ranks", "4 ranks", "single · 1 rank"]
+    assert all(case["ratio"]["value"] > 1.1 for case in data["cases"])
+    assert data["settings"] == {
+        "base.strategy": {"base": "ddp", "new": None},
+        "axes.strategy": {"base": None, "new": ["master"]},
+    }
+    assert run_cli(["compare", str(a.path), str(b.path), "--markdown", "-"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("base.strategy") == 1
+    assert "| 2 ranks |" in text
+    c = with_settings(made(tmp_path / "c", {DDP: 40}), "[base]\nstrategy = 'ddp'")
+    other = replace(MASTER, strategy="fsdp", algorithm="", schedule="")
+    d = with_settings(made(tmp_path / "d", {DDP: 40, MASTER: 50}), "axes.strategy = ['ddp', 'master']")
+    e = with_settings(made(tmp_path / "e", {DDP: 40, other: 50}), "axes.strategy = ['ddp', 'fsdp']")
+    for one, two, alone in ((c, d, [d]), (d, e, [d, e])):  # as before, because they have a case in common
+        assert run_cli(["compare", str(one.path), str(two.path), "--json"]) == 0
+        cases = json.loads(capsys.readouterr().out)["cases"]
+        reasons = [case["reason"] for case in cases if case["verdict"] == "not comparable"]
+        assert reasons == [f"it is in {run.path} alone" for run in alone]
+
+
+def test_cases_of_which_several_match_are_not_compared(tmp_path: Path) -> None:
+    caps = {replace(DDP, bucket_cap_mb=cap): 40.0 for cap in (1.0, 25.0)}
+    base, new = made(tmp_path / "a", caps), made(tmp_path / "b", {MASTER: 50})
+    changes = compared(base, new, differing=("strategy",))
+    assert {one.reason for one in changes.changes} == {
+        "several cases match: which is compared with which is not known"
+    }
+    assert len(changes.changes) == 3
+    assert len({one.label for one in changes.changes}) == 3
+
+
+def test_a_pair_whose_common_words_are_not_its_own_is_named_by_both(tmp_path: Path) -> None:
+    caps = {replace(DDP, bucket_cap_mb=cap): 40.0 for cap in (1.0, 25.0)}
+    other = {replace(DDP, bucket_cap_mb=25.0): 40.0, replace(DDP, bucket_cap_mb=1.0, local_batch=16): 40.0}
+    two = compared(made(tmp_path / "a", caps), made(tmp_path / "b", other), differing=("local_batch",))
+    assert [one.label for one in two.changes] == [
+        "ddp · 2 ranks · 1 MiB buckets",
+        "ddp · 2 ranks · 25 MiB buckets",
+    ]
+    larger = replace(LARGE, bucket_cap_mb=50.0)
+    assert pair_labels([(SMALL, larger), (LARGE, LARGE), (MASTER, MASTER)]) == [
+        f"{SMALL.label} against {larger.label}",
+        LARGE.label,
+        MASTER.label,
+    ]
+    assert pair_labels([(SMALL, LARGE), (MASTER, MASTER)]) == ["ddp · 2 ranks", "master · 2 ranks"]
+    assert pair_labels([(SINGLE, DDP)]) == [f"{SINGLE.label} against {DDP.label}"]
+
+
+SMALL, LARGE = (replace(DDP, bucket_cap_mb=cap) for cap in (1.0, 25.0))
+
+
+def test_twice_the_ranks_are_compared_per_sample_and_with_perfect_scaling(tmp_path: Path) -> None:
+    """Two ranks train twice the samples in 1.25 times the time: 37.5 % less per sample, where 50 % less is perfect."""
+    one = replace(DDP, world_size=1, ranks_per_node=1, global_batch=DDP.local_batch)
+    runs = made(tmp_path / "a", {one: 40}), made(tmp_path / "b", {DDP: 50})
+    changes = compared(*runs, paired=True, differing=("world_size",))
+    (change,) = changes.changes
+    assert change.label == "ddp · default buckets"
+    assert change.ratio is not None
+    assert change.ratio.value == pytest.approx(0.625, rel=0.02)
+    text = " ".join(remarks(changes))
+    assert "changes are of the time per sample" in text
+    assert "The new side has 2 times the ranks of the base: with perfect scaling, the change would be" in text
+    assert "\N{MINUS SIGN}50.0 %" in text
+    assert "perfect scaling" not in " ".join(remarks(compared(runs[0], made(tmp_path / "c", {one: 40}))))
 
 
 def test_two_directories_cannot_resolve_what_a_machine_drifts(tmp_path: Path) -> None:

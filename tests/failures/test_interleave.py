@@ -324,6 +324,51 @@ def test_settings_are_sides_too_and_uncommitted_changes_are_said(repository: Pat
     assert "has uncommitted changes or new files, which are measured too" in said
 
 
+DDP_OR_MASTER = ("--base", "set=base.strategy=ddp", "--new", "set=base.strategy=master")
+TWO_RANKS = ("--set", "base.world_size=2")
+
+
+def test_sides_of_different_strategies_are_compared(repository: Path) -> None:
+    out, page = repository.parent / "out", repository.parent / "page.html"
+    again = ("--total", "1 min", "--rounds", "3", "--html", page)
+    code, out_text, said = compare(
+        repository, "bench/step.toml", *DDP_OR_MASTER, *TWO_RANKS, "--out", out, "--json", *again
+    )
+    assert code == 0, out_text + said
+    data = json.loads(out_text)
+    (case,) = data["cases"]
+    assert case["verdict"] != "not comparable"
+    assert case["rounds"] >= 1
+    assert case["label"] == "2 ranks"  # the strategies are named once
+    assert data["settings"] == {"base.strategy": {"base": "ddp", "new": "master"}}
+    assert page.read_text().count("base.strategy: &#39;ddp&#39; in base, &#39;master&#39; in new") == 1
+    assert data["turns"] == "blocks"
+    done = run_cli("compare", out)
+    assert "The sides differ in base.strategy: 'ddp' in base, 'master' in new." in done.stdout
+    (row,) = [line for line in done.stdout.splitlines() if line.startswith("2 ranks")]
+    assert "ddp" not in row
+
+
+def test_sides_that_cannot_be_matched_are_refused_before_anything_starts(repository: Path) -> None:
+    ran = repository.parent / "ran"
+    text = TRAIN.format(sleep=0.002).replace("time.sleep", f"open({str(ran)!r}, 'a').close(); time.sleep")
+    (repository / "bench" / "train.py").write_text(text)
+    out = repository.parent / "new" / "out"
+    axis = ("--set", "axes.bucket_cap_mb=[1, 25]")
+    code, _, said = compare(repository, "bench/step.toml", *DDP_OR_MASTER, *TWO_RANKS, *axis, "--out", out)
+    assert code == 2, said
+    assert "must have the same cases, apart from base.strategy. Nothing was started:" in " ".join(
+        said.split()
+    )
+    assert "1 MiB buckets and ddp · 2 ranks · 25 MiB buckets in base, and master" in " ".join(said.split())
+    same = ("--base", "set=base.strategy=single")
+    code, _, said = compare(repository, "bench/step.toml", *same, "--out", out)
+    assert code == 2, said
+    assert "both sides are the same: with set=base.strategy=single" in said
+    assert not ran.exists()
+    assert not out.parent.exists()
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

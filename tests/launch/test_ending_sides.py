@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import signal
 import subprocess
@@ -14,8 +15,10 @@ from typing import Any, cast
 import psutil
 import pytest
 
+from ddpbench.errors import SideError
 from ddpbench.launch.interleave import turns
-from ddpbench.launch.interleave.sides import Placed
+from ddpbench.launch.interleave.agreement import SidePlan
+from ddpbench.launch.interleave.sides import Placed, SideSpec
 from ddpbench.launch.interleave.turns import Turns
 from ddpbench.side_code import SideCode
 
@@ -51,6 +54,28 @@ def both(*processes: turns._Process) -> Turns:
     found = Turns.__new__(Turns)
     found._processes, found._turnstile = [*processes], None
     return found
+
+
+PLANS = """
+import json, sys
+print("ready", flush=True)
+print(json.dumps({"event": "planned", "cases": [], "budget": {}}), flush=True)
+print(json.dumps({"event": "failed", "error": sys.stdin.readline()}), flush=True)
+"""
+
+
+@pytest.mark.parametrize("order", [[2, 0, 1], None])
+def test_a_side_waits_for_the_order_of_its_cases(order: list[int] | None) -> None:
+    process, _ = side(PLANS)
+    process.plan, process._waits, process._kept, process._patience_s = None, False, None, 60.0
+    process._placed = cast("Placed", SimpleNamespace(code=None, spec=SideSpec(name="new")))
+    process.await_plan()
+    assert process.plan == SidePlan(cases=(), skipped=(), budget={})
+    process.begin(order)
+    with pytest.raises(SideError) as error:
+        process.await_ready(first=True)
+    assert str(error.value) == f"new: begin {json.dumps(order)}\n"
+    both(process).end()
 
 
 def test_a_side_that_is_stopped_ends_by_the_signal_that_it_could_not_hear(
@@ -92,7 +117,11 @@ def test_a_side_whose_older_version_checks_no_modules_is_said_to_be_one(
     process._heard, process._patience_s = queue.SimpleQueue(), 1.0
     process._listener, process.words = listener, "base (ref=old)"
     process._placed = cast("Placed", SimpleNamespace(code=SideCode(own="/own")))
+    process.plan, process._waits, process._kept = None, False, None
     process._heard.put({"event": "ready", "cases": [0], "whole": {}, **sent})
+    process.await_plan()  # which older versions do not describe
+    assert process.plan is None
+    process.begin(None)  # for which they do not wait
     assert process.await_ready(first=True)
     assert bool(events) is is_told
     assert all(text.startswith("base (ref=old): its ddpbench is older") for text in events)

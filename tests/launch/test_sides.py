@@ -15,7 +15,6 @@ import pytest
 from ddpbench.errors import RequestError
 from ddpbench.launch.interleave import sides
 from ddpbench.launch.interleave.bisect import commits_between
-from ddpbench.launch.interleave.compare import differing
 from ddpbench.launch.interleave.sides import (
     SideSpec,
     _commit_of,
@@ -30,6 +29,7 @@ from ddpbench.launch.interleave.sides import (
 from ddpbench.machine.identity import git_commit
 from ddpbench.records import rundir
 from ddpbench.records.rundir import MARK
+from ddpbench.spec.matching import fields_apart
 from tests.repositories import begin_repository, commit_training, git
 
 
@@ -177,8 +177,8 @@ def test_the_repositorys_own_pytest_and_git_do_not_find_the_copy_of_a_commit(
     ],
 )
 def test_sides_differ_in_the_same_fields_however_a_setting_is_written(bare: str, whole: str) -> None:
-    assert differing([whole])
-    assert differing([bare]) == differing([whole])
+    assert fields_apart([whole], [])
+    assert fields_apart([bare], []) == fields_apart([], [whole]) == fields_apart([whole], [])
 
 
 def test_a_side_has_no_rounds_of_its_own_by_their_bare_name_either() -> None:

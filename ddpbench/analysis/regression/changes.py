@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -21,7 +20,8 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.analysis.read.overlap import PARTS
 from ddpbench.analysis.read.walls import begin_wall_s, launches_wall_s, round_wall_s, session_walls_s
 from ddpbench.analysis.regression.apart import across, drifts_of, within
-from ddpbench.analysis.regression.near import as_other_has_it
+from ddpbench.analysis.regression.labels import pair_labels
+from ddpbench.analysis.regression.near import why_alone
 from ddpbench.analysis.regression.sides import Side
 from ddpbench.analysis.statistics.correlation import (
     IN_TURN_FROM,
@@ -59,10 +59,9 @@ from ddpbench.analysis.statistics.tails import (
     unseen_words,
 )
 from ddpbench.analysis.statistics.timings import Timing
-from ddpbench.naming import Namer
 from ddpbench.records import RunDir
-from ddpbench.spec import Case, grouping
-from ddpbench.spec.grouping import GroupKey
+from ddpbench.spec import Case
+from ddpbench.spec.matching import match
 
 ChangeVerdict = Literal["faster", "slower", "equivalent", "cannot tell", "not comparable"]
 
@@ -99,6 +98,9 @@ class Change:
 
     label: str
     case: Case
+    """The base's case; the new side's if the base lacks it."""
+    new_case: Case | None = None
+    """The new side's case, which may differ in settings that the sides were given; None if that side lacks it."""
     verdict: ChangeVerdict
     reason: str = ""
     failures: int = 0
@@ -254,28 +256,40 @@ class Changes:
         return found
 
 
-def _key(case: Case, but: Collection[str]) -> GroupKey:
-    return grouping.alike(case, but=("experiment", *but))
-
-
 def matched(
     base: Sequence[CaseRun], new: Sequence[CaseRun], but: Collection[str] = ()
 ) -> list[tuple[CaseRun | None, CaseRun | None]]:
     """Return pairs of a base and a new case with equal specifications, in the base's order.
 
-    Cases of one side only follow, paired with None. `but` are fields in which the sides are meant to differ.
+    Cases of one side only follow, paired with None. `but` are fields in which the sides are meant to differ. Base cases
+    of speed-ups, which a run has added, are matched only with equal cases.
     """
-    of_new: dict[GroupKey, list[CaseRun]] = {}
-    for run in new:
-        of_new.setdefault(_key(run.case, but), []).append(run)
-    counts = Counter(_key(run.case, but) for run in base)
-    even = {key for key, runs in of_new.items() if len(runs) == counts[key]}
-    found: list[tuple[CaseRun | None, CaseRun | None]] = []
-    for run in base:
-        key = _key(run.case, but)
-        # If several cases have the same key, they are paired in order, provided both sides have equally many.
-        found.append((run, of_new[key].pop(0) if key in even else None))
-    return [*found, *((None, run) for others in of_new.values() for run in others)]
+    partners = {a: b for a, b in _pairs(base, new) if _is_added(base[a]) or _is_added(new[b])} if but else {}
+    mine, others = (
+        [index for index, run in enumerate(side) if index not in taken and not (but and _is_added(run))]
+        for side, taken in ((base, partners.keys()), (new, partners.values()))
+    )
+    found = _pairs([base[index] for index in mine], [new[index] for index in others], but)
+    partners |= {mine[a]: others[b] for a, b in found}
+    lone = sorted(set(range(len(new))) - set(partners.values()))
+    return [
+        *((run, new[partners[index]] if index in partners else None) for index, run in enumerate(base)),
+        *((None, new[index]) for index in lone),
+    ]
+
+
+def _pairs(
+    base: Sequence[CaseRun], new: Sequence[CaseRun], but: Collection[str] = ()
+) -> list[tuple[int, int]]:
+    return match([run.case for run in base], [run.case for run in new], but).pairs
+
+
+def _case_of(run: CaseRun | None) -> Case | None:
+    return None if run is None else run.case
+
+
+def _is_added(run: CaseRun) -> bool:
+    return run.planned.added_as_baseline
 
 
 def changes_of(
@@ -309,15 +323,13 @@ def changes_of(
     found: list[Change] = []
     asked: dict[int, tuple[CaseRun, CaseRun]] = {}
     together = matched(base.cases, new.cases, differing)
-    names = Namer(run.case for pair in together if (run := pair[0] or pair[1]) is not None)
+    labels = pair_labels([(_case_of(a), _case_of(b)) for a, b in together])
     left = [pair for pair in together if None in pair]
-    for a, b in together:
-        known = a or b
-        assert known is not None
+    for (a, b), label in zip(together, labels, strict=True):
         reason = _reason(a, b, base, new, left, but=differing)
         if not reason and a is not None and b is not None:
             asked[len(found)] = a, b
-        found.append(_unjudged(a, b, names.full(known.case), reason))
+        found.append(_unjudged(a, b, label, reason))
     judge = _in_turn if paired else _apart
     walls = [round_wall_s(side.cases) for side in (base, new)]
     begin_s = _begin_s(base, new, paired=paired)
@@ -363,6 +375,7 @@ def _unjudged(a: CaseRun | None, b: CaseRun | None, label: str, reason: str) -> 
     return Change(
         label=label,
         case=known.case,
+        new_case=_case_of(b),
         verdict="not comparable",
         reason=reason,
         failures=_failures(b) if b is not None and a is not None and not _failures(a) else 0,
@@ -404,12 +417,10 @@ def _reason(
     if a is None or b is None:
         own, side = (a, base) if a is not None else (b, new)
         assert own is not None
-        others = [mine or other for mine, other in left if (mine is None) == (a is not None)]
-        if any(_key(one.case, but) == _key(own.case, but) for one in others if one is not None):
-            return "the sides have it differently often: which is compared with which is not known"
-        near = [as_other_has_it(own.case, one.case) for one in others if one is not None]
-        outcome = next((words for words in near if words), "")
-        return f"it is in {side.name} alone{f'; the other has it {outcome}' if outcome else ''}"
+        others = [
+            one.case for pair in left if (pair[0] is None) == (a is not None) and (one := pair[0] or pair[1])
+        ]
+        return why_alone(own.case, others, side.name, but)
     return unusable(a, base.name) or unusable(b, new.name)
 
 

@@ -1,12 +1,15 @@
-"""Describe the only setting in which a case of one run differs from a case of the other run."""
+"""Say why a case of one run has no partner in the other run: the only setting in which a case there differs."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable
+from dataclasses import replace
 
 from ddpbench.naming import EVERY
 from ddpbench.spec import Case
-from ddpbench.spec.grouping import FACETS, OPTIONS, differing, option_words
+from ddpbench.spec.grouping import FACETS, OPTIONS, alike, differing, option_words
+from ddpbench.spec.matching import with_following
 
 _NAMED = (
     "workload",
@@ -28,6 +31,23 @@ _BY_VALUE = ("recovery",)
 """Fields for which sentences give name and value, because their usual words are not nouns."""
 _TOGETHER = (("nodes", "ranks_per_node"), ("local_batch", "global_batch", "scaling"))
 """Fields that form one setting."""
+
+
+def why_alone(own: Case, others: Iterable[Case], side: str, apart: Collection[str] = ()) -> str:
+    """Return why a case of the side named `side` has no partner among the other side's cases without one.
+
+    `apart` are the fields in which the sides are meant to differ.
+    """
+    free = with_following(apart)
+    every = list(others)
+    if any(alike(own, but=free) == alike(other, but=free) for other in every):
+        which = "which is compared with which is not known"
+        return f"several cases match: {which}" if apart else f"the sides have it differently often: {which}"
+    near = (
+        as_other_has_it(own, replace(other, **{name: getattr(own, name) for name in free})) for other in every
+    )
+    outcome = next((words for words in near if words), "")
+    return f"it is in {side} alone{f'; the other has it {outcome}' if outcome else ''}"
 
 
 def as_other_has_it(own: Case, other: Case) -> str:

@@ -12,6 +12,8 @@ from ddpbench.analysis.read.launches import CaseRun
 from ddpbench.records import RunDir
 from ddpbench.records.machine import read_machine
 from ddpbench.records.plan import read_plan
+from ddpbench.spec.differences import SEED, differing_settings
+from ddpbench.spec.matching import fields_set, match
 from ddpbench.text_safety import on_one_line
 
 CODE = ("experiment_digest", "workload_digest", "rank_code_digest")
@@ -40,6 +42,11 @@ class Side:
         found: Mapping[str, Any] = self.machine.get("identity", {})
         return found
 
+    @property
+    def experiment(self) -> str:
+        """Return the text of the run's experiment; empty if the side is a file, or the text cannot be read."""
+        return (RunDir(self.path).experiment_text() if self.path.is_dir() else None) or ""
+
 
 def read_side(run: RunDir, name: str = "", *, commit: str | None = None) -> Side:
     """Read a run as a side. `commit` is the commit of its code; by default, the recorded commit is used.
@@ -57,6 +64,32 @@ def read_side(run: RunDir, name: str = "", *, commit: str | None = None) -> Side
         machine=machine,
         commit=on_one_line(there if commit is None else commit),
     )
+
+
+_OF_TEXTS = frozenset({SEED, "name", "question", "scope", "claims"})
+"""Parts of an experiment that change nothing in what a launch of a case measures."""
+
+
+def settings_between(base: Side, new: Side) -> dict[str, tuple[Any, Any]]:
+    """Return the settings in which the sides' experiments differ, each with its value of base and of new.
+
+    The value of a setting that a side does not have is None.
+    """
+    return differing_settings(base.experiment, new.experiment, ignored=_OF_TEXTS)
+
+
+def fields_between(base: Side, new: Side) -> tuple[str, ...]:
+    """Return the fields of a case that the settings in which the sides' experiments differ may set.
+
+    Empty if the sides have a case in common, which shows that they were meant to be equal.
+    """
+    mine, others = (
+        [run.case for run in side.cases if not run.planned.added_as_baseline] for side in (base, new)
+    )
+    if match(mine, others).pairs:
+        return ()
+    names = [name.removeprefix("axes.") for name in settings_between(base, new) if "." in name]
+    return fields_set(name if "." in name else f"base.{name}" for name in names)
 
 
 def unlike(base: Side, new: Side) -> list[str]:

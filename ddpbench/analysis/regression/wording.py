@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from ddpbench.analysis.read.measurement import FOREIGN_LIMIT
 from ddpbench.analysis.regression.changes import Change, Changes
-from ddpbench.analysis.regression.sides import Side
+from ddpbench.analysis.regression.labels import pair_labels
+from ddpbench.analysis.regression.sides import Side, settings_between
 from ddpbench.analysis.sentences import sentence
 from ddpbench.analysis.statistics.estimands import GEOMETRIC_MEANS, TYPICAL_ROUND
 from ddpbench.analysis.statistics.interval import Interval
@@ -15,8 +17,9 @@ from ddpbench.analysis.statistics.resolution import DRIFT
 from ddpbench.analysis.statistics.tails import missed_words
 from ddpbench.escaping import escape_markdown, escape_markdown_code, markdown_row
 from ddpbench.naming import Namer
+from ddpbench.spec.differences import in_words
 from ddpbench.spec.settings import MOST_INTERLEAVED_ROUNDS
-from ddpbench.text_safety import command
+from ddpbench.text_safety import command, shortened
 from ddpbench.units import (
     counted,
     decimals_borne,
@@ -158,6 +161,12 @@ def headline(changes: Changes) -> str:
     return f"{text}."
 
 
+def settings_sentence(changes: Changes) -> str:
+    """Return a sentence on the settings in which the sides differ, with both values; empty without any."""
+    found = in_words(settings_between(changes.base, changes.new), ("in base", "in new"))
+    return f"The sides differ in {found}." if found else ""
+
+
 def remarks(changes: Changes) -> list[str]:
     """Return sentences on the limits of a comparison."""
     found = []
@@ -186,6 +195,7 @@ def remarks(changes: Changes) -> list[str]:
             "The sides' batches differ: changes are of the time per sample, and the new side's times are given for as "
             "many samples as a step of the base has."
         )
+    found += _ranks(changes)
     if changes.unlike:
         found.append(f"They differ in more than the program: {'; '.join(changes.unlike)}.")
     compared = [one.rounds for one in changes.changes if one.ratio is not None and one.rounds]
@@ -201,6 +211,19 @@ def remarks(changes: Changes) -> list[str]:
     if changes.unresolved:
         found += _resolution(changes)
     return found
+
+
+def _ranks(changes: Changes) -> list[str]:
+    """State what perfect scaling would be if the sides have different numbers of ranks, in all cases alike."""
+    compared = [one for one in changes.changes if one.ratio is not None and one.new_case is not None]
+    ratios = {one.case.world_size / one.new_case.world_size for one in compared if one.new_case is not None}
+    if len(ratios) != 1 or ratios == {1.0}:
+        return []
+    (ratio,) = ratios
+    times = f"{format_number(1 / ratio)} times the ranks"
+    return [
+        f"The new side has {times} of the base: with perfect scaling, the change would be {percent(ratio)}."
+    ]
 
 
 def estimands(changes: Changes) -> str:
@@ -257,10 +280,13 @@ def _in_all(changes: Changes) -> str:
 
 def markdown(changes: Changes) -> str:
     """Return a comparison as Markdown for a pull request."""
+    apart = settings_sentence(changes)
     lines = [
         f"**ddpbench**: {escape_markdown(headline(changes))}",
         "",
-        f"Base: {_side(changes.base)}. New: {_side(changes.new)}.",
+        " ".join(
+            filter(None, [f"Base: {_side(changes.base)}. New: {_side(changes.new)}.", escape_markdown(apart)])
+        ),
         "",
         markdown_row(HEADS),
         "|---|--:|--:|--:|--:|---|---|",
@@ -278,7 +304,8 @@ def _side(side: Side) -> str:
 
 def to_json(changes: Changes) -> dict[str, Any]:
     """Return a comparison as a JSON object. Times are seconds, and ratios are new divided by base."""
-    names = Namer(change.case for change in changes.changes)
+    pairs = [(change.case, change.new_case) for change in changes.changes]
+    keys = pair_labels(pairs, Namer.key)
     return {
         "base": {"path": str(changes.base.path), "git_commit": changes.base.commit},
         "new": {"path": str(changes.new.path), "git_commit": changes.new.commit},
@@ -288,12 +315,27 @@ def to_json(changes: Changes) -> dict[str, Any]:
         "foreign": list(changes.foreign),
         "drift": None if changes.paired else changes.drift,
         "unlike": list(changes.unlike),
+        "settings": {
+            name: {"base": _plain(old), "new": _plain(new)}
+            for name, (old, new) in settings_between(changes.base, changes.new).items()
+        },
         "counts": changes.counts(),
         "resolvable": changes.resolvable,
         "wanted": changes.wanted,
         "wanted_in_turn_s": changes.wanted_s,
-        "cases": [_case(change, names.key(change.case), changes.wanted) for change in changes.changes],
+        "cases": [
+            _case(change, key, changes.wanted) for change, key in zip(changes.changes, keys, strict=True)
+        ],
     }
+
+
+def _plain(value: Any) -> Any:
+    """Return a setting's value if JSON can hold it, else a text."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return shortened(value)
+    return value
 
 
 def _case(change: Change, label: str, wanted: float) -> dict[str, Any]:

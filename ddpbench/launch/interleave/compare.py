@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ddpbench.errors import LaunchError, OutputError, RequestError, SideError
+from ddpbench.errors import LaunchError, OutputError, RequestError
 from ddpbench.launch.interleave.own_files import with_checked_files, with_overrides
 from ddpbench.launch.interleave.search import with_search
 from ddpbench.launch.interleave.sides import (
@@ -25,8 +25,7 @@ from ddpbench.launch.interleave.turns import FILE, TurnKind, Turns, read_compari
 from ddpbench.machine.hardware import read_hardware
 from ddpbench.records import RunDir
 from ddpbench.records.rundir import Made, checked_name, default_path, explain_os_error, make_dir
-from ddpbench.spec import Case
-from ddpbench.spec.overrides import whole_keys
+from ddpbench.spec.matching import fields_apart
 from ddpbench.spec.settings import MOST_INTERLEAVED_ROUNDS
 
 if TYPE_CHECKING:
@@ -70,28 +69,6 @@ class ComparisonListener(Protocol):
         """Handle the end of a round, which both sides have run."""
 
 
-def differing(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Return the fields of `Case` that these settings of one side may change.
-
-    Cases that differ only in them are compared across sides.
-    """
-    names = {field.name for field in fields(Case)}
-    found: set[str] = set()
-    for key in (key for text in overrides for key in whole_keys(text)):
-        section, dot, name = key.partition(".")
-        if section == "options" or not dot:  # the bare name of an option
-            found |= {"options_json", "workload_options_json"}
-        elif section == "env":
-            found.add("env_json")
-        elif section == "fabric":
-            found |= {"fabric", "nodes", "ranks_per_node"}
-        elif name in names:
-            found.add(name)
-    if found & {"local_batch", "global_batch", "scaling", "world_size"}:
-        found |= {"local_batch", "global_batch"}
-    return tuple(sorted(found))
-
-
 def check_empty(out: Path) -> None:
     """Check that an output directory is empty or does not exist.
 
@@ -108,7 +85,7 @@ def interleave(asked: ComparisonRequest, listener: ComparisonListener) -> Change
     """Measure both sides alternately until each case is decided or the time is spent; return the changes.
 
     Raises:
-        RequestError: a side's code is missing, or the side cannot start.
+        RequestError: a side's code is missing, the side cannot start, or the sides' cases cannot be matched.
         LaunchError: a side cannot continue, or no case of it can be measured.
         OutputError: the directory cannot be written, or holds something else.
     """
@@ -152,7 +129,7 @@ def interleave(asked: ComparisonRequest, listener: ComparisonListener) -> Change
 
     try:
         turns.measure(asked.total_s, enough, rounds=(asked.fewest, MOST_INTERLEAVED_ROUNDS), seed=seed)
-    except (SideError, KeyboardInterrupt):  # a side that cannot start has reported why
+    except (RequestError, KeyboardInterrupt):  # a side cannot start, or the sides do not match
         if not turns.made:
             made.remove()
         raise
@@ -213,6 +190,6 @@ def changes_in(out: Path, alpha: float = 0.05) -> Changes:
     stored = read_comparison(out)
     base = read_side(RunDir(out / "base"), stored.base.words, commit=stored.base.commit)
     new = read_side(RunDir(out / "new"), stored.new.words, commit=stored.new.commit)
-    apart = differing([*stored.base.overrides, *stored.new.overrides])
+    apart = fields_apart(stored.base.overrides, stored.new.overrides)
     changes = changes_of(base, new, paired=True, alpha=alpha, differing=apart, unlike=unlike(base, new))
     return replace(changes, foreign=tuple(stored.foreign), turns=stored.turns)

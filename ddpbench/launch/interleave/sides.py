@@ -165,6 +165,11 @@ def _are_equal(base: SideSpec, new: SideSpec) -> bool:
     return but_interpreter(base) == but_interpreter(new) and same_environment(*programs)
 
 
+def is_same_program(base: SideSpec, new: SideSpec) -> bool:
+    """Return whether two sides have the same code and environment of Python. Their settings may differ."""
+    return _are_equal(replace(base, overrides=()), replace(new, overrides=()))
+
+
 def is_side_word(word: str) -> bool:
     """Return whether a word describes a side, such as `ref=main`, or is a folder other than a run's."""
     key, equals, _ = word.partition("=")

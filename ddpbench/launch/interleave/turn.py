@@ -1,8 +1,9 @@
 """`python -m ddpbench.launch.interleave.turn`: one side's sweep, which runs a round on request.
 
-The process reads `go`, `go in turn` or `stop` from standard input, one per line. It writes lines of JSON to standard
-output: what it is doing, when it is ready for a round, how each launch ended, and errors. After `go in turn`, launches
-of both sides run at the same time, and wait between blocks at the turnstile that the environment names.
+The process reads `begin`, `go`, `go in turn` or `stop` from standard input, one per line. It writes lines of JSON to
+standard output: its plan, what it is doing, when it is ready for a round, how each launch ended, and errors. It starts
+nothing before `begin`. After `go in turn`, launches of both sides run at the same time, and wait between blocks at the
+turnstile that the environment names.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ from typing import Any, TextIO
 from ddpbench.command_line import carrying_out
 from ddpbench.errors import DdpbenchError, RequestError
 from ddpbench.inherited_signals import accept_signals
+from ddpbench.launch.interleave.agreement import AGREES, BEGIN, plan_message
 from ddpbench.launch.listener import Listener
 from ddpbench.launch.plan import make_plan, skip_reasons
-from ddpbench.launch.sweep.preparation import SweepRequest, prepare
+from ddpbench.launch.sweep.preparation import Prepared, SweepRequest, prepare
 from ddpbench.launch.sweep.sweep import Sweep
 from ddpbench.launch.watch import whole_because
 from ddpbench.records import LaunchOutcome
 from ddpbench.records.heartbeat import Pulse
 from ddpbench.runtime.turnstile import IN_TURN, TURNSTILE, WHOLE, Turn, TurnstileGoneError, turn_from
 from ddpbench.side_code import OUTSIDE, shared_module
-from ddpbench.spec import PlannedCase
+from ddpbench.spec import Budget, PlannedCase
 
 _MESSAGES: list[TextIO] = []
 """The stream for messages, a copy of the original standard output; other output goes to standard error."""
@@ -113,6 +115,35 @@ def _told_to_go(number: int, *, turn: Turn | None, cases: Sequence[PlannedCase])
     return word in ("go", IN_TURN)
 
 
+def _in_agreed_order(cases: list[PlannedCase], budget: Budget) -> list[PlannedCase]:
+    """Describe the plan, wait, and return the cases in the order that both sides use; none if the side is to end."""
+    _tell("planned", **plan_message(cases, budget.model_dump(mode="json")))
+    word = sys.stdin.readline().strip()
+    if not word.startswith(BEGIN):
+        return []
+    order = json.loads(word.removeprefix(BEGIN))
+    return cases if order is None else [cases[index] for index in order]
+
+
+def _prepared(request: SweepRequest, *, agrees: bool) -> Prepared | None:
+    """Plan the side's cases, in the order that both sides use if it `agrees`; None if the side is to end.
+
+    Raises:
+        RequestError: the request cannot be met, or no case can run.
+    """
+    prepared = prepare(request)
+    if said := shared_module():
+        raise RequestError(said)
+    for note in prepared.notes:
+        _tell("warning", text=note)
+    own = [entry for entry in prepared.plan.cases if not entry.added_as_baseline]  # no speed-up is needed
+    if all(entry.skip_reason is not None for entry in own):
+        raise RequestError(f"no case of this experiment can run here\n{skip_reasons(own)}")
+    if agrees and not (own := _in_agreed_order(own, prepared.experiment.budget)):
+        return None
+    return replace(prepared, plan=make_plan(prepared.experiment, own))
+
+
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
@@ -129,21 +160,16 @@ def main() -> None:
     _keep_messages_apart()
     _tell("doing", what="planning the experiment")
     turn, parent = None, os.getppid()
+    agrees = os.environ.pop(AGREES, "") == "1"
     with contextlib.suppress(TurnstileGoneError):  # for example in a different file system
         turn = turn_from(TURNSTILE)
     try:
         request = SweepRequest(
             experiment=arguments.experiment, out=arguments.out, overrides=arguments.overrides
         )
-        prepared = prepare(request)
-        if said := shared_module():
-            raise RequestError(said)
-        for note in prepared.notes:
-            _tell("warning", text=note)
-        own = [entry for entry in prepared.plan.cases if not entry.added_as_baseline]  # no speed-up is needed
-        if all(entry.skip_reason is not None for entry in own):
-            raise RequestError(f"no case of this experiment can run here\n{skip_reasons(own)}")
-        prepared = replace(prepared, plan=make_plan(prepared.experiment, own))
+        prepared = _prepared(request, agrees=agrees)
+        if prepared is None:
+            return
         sweep = Sweep(
             prepared,
             _Telling(turn),

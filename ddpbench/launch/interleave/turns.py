@@ -30,6 +30,7 @@ from pydantic import BaseModel, Field
 from ddpbench.errors import LaunchError, OutputError, RequestError, SideError
 from ddpbench.guard import descendants, die_with_parent, kill_all
 from ddpbench.helper_process import CODE_FIRST, child_environment
+from ddpbench.launch.interleave.agreement import AGREES, BEGIN, SidePlan, agree, read_plan_message
 from ddpbench.launch.interleave.search import not_in_commit
 from ddpbench.launch.interleave.sides import Placed
 from ddpbench.machine.disturbance import NoiseWatch, own_cpu_s
@@ -155,12 +156,9 @@ class Turns:
         try:
             self._turnstile = self._opened() if self.turns == "blocks" else None
             self._write(order)
-            for placed in self.sides:  # one after the other, so that proofs do not disturb each other
-                run = self.out / placed.spec.name
-                self._processes.append(_Process(placed, run, self.overrides, self.listener, self._turnstile))
-                if not self._processes[-1].await_ready(first=True):  # none of its cases can be measured
-                    self.end()
-                    return self.made
+            if not self._begun():
+                self.end()
+                return self.made
             self._tell_whole()
             first, stopped_by = dice.randrange(2), "there was no time for more"
             while self.made < rounds[1]:
@@ -193,6 +191,36 @@ class Turns:
             raise
         self.end()
         return self.made
+
+    def _begun(self) -> bool:
+        """Start both sides; return False if a side has no case that can be measured.
+
+        Raises:
+            RequestError: a side cannot start, or the sides cannot be compared.
+        """
+        for placed in self.sides:  # one after the other, so that proofs do not disturb each other
+            run = self.out / placed.spec.name
+            self._processes.append(_Process(placed, run, self.overrides, self.listener, self._turnstile))
+            self._processes[-1].await_plan()
+        for process, cases in zip(self._processes, self._agreed(), strict=True):
+            process.begin(cases)
+            if not process.await_ready(first=True):
+                return False
+        return True
+
+    def _agreed(self) -> tuple[Sequence[int] | None, Sequence[int] | None]:
+        """Return the order of each side's cases; None for a side's own order, if a side has not described its plan.
+
+        Raises:
+            RequestError: the sides cannot be compared.
+        """
+        base, new = (process.plan for process in self._processes)
+        if base is None or new is None:
+            return None, None
+        agreement = agree(self.sides, (base, new))
+        for note in agreement.notes:
+            self.listener.event(note)
+        return agreement.base, agreement.new
 
     def _opened(self) -> Turnstile | None:
         """Open a turnstile; None if that fails, and entire launches then alternate."""
@@ -340,54 +368,20 @@ def _extensions(side: Placed, env: Mapping[str, str]) -> dict[str, str]:
     return {_EXTENSIONS: os.path.join(os.path.expanduser(root), f"ddpbench-{digest}")}  # noqa: PTH111, PTH118  unknown homes
 
 
-class _Process:
-    def __init__(
-        self,
-        placed: Placed,
-        run: Path,
-        overrides: Sequence[str],
-        listener: TurnsListener,
-        turnstile: Turnstile | None,
-    ) -> None:
-        self._placed, self._listener = placed, listener
-        self._turnstile = turnstile
-        self.name = placed.spec.name
-        self.words = placed.spec.words
-        self.cases: Sequence[int] = ()
-        """The cases that the side measures, as indices into the list of all planned cases."""
-        self.whole: Mapping[str, str] = {}
-        """Reasons why cases alternate by entire launches, by the cases' indices."""
-        self.heard_at = time.monotonic()
-        self.at_turnstile = False
-        """True if the side asks the turnstile before it measures; False if it cannot, as in older versions."""
-        env = side_environment(placed)
-        if turnstile is not None:
-            env[TURNSTILE] = turnstile.address(self.name)
-        parent = os.getpid()
-        self._process = subprocess.Popen(
-            [
-                *(placed.python, "-P", "-X", "faulthandler", "-m", "ddpbench.launch.interleave.turn"),
-                *(str(placed.experiment), str(run.absolute())),
-                *(word for text in (*overrides, *placed.overrides) for word in ("--set", text)),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            env=env,
-            cwd=placed.folder,
-            start_new_session=True,
-            preexec_fn=lambda: die_with_parent(parent, signal.SIGTERM),  # noqa: PLW1509  one prctl
-        )
-        self._heard: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._last_words: list[str] = []
-        self._doing = "its interpreter started"
-        self._patience_s = START_S
-        self._said = threading.Thread(target=self._listen, daemon=True)
-        self._words = threading.Thread(target=self._read_errors, daemon=True)
-        self._said.start()
-        self._words.start()
+class _Talking:
+    """Reads the messages of a side's process, and writes requests to it."""
+
+    words: str
+    name: str
+    heard_at: float
+    _placed: Placed
+    _process: subprocess.Popen[str]
+    _turnstile: Turnstile | None
+    _heard: queue.SimpleQueue[dict[str, Any] | None]
+    _last_words: list[str]
+    _doing: str
+    _patience_s: float
+    _words: threading.Thread
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -414,52 +408,6 @@ class _Process:
         with self._process.stderr as lines:
             for line in lines:
                 self._last_words = [*self._last_words[-_MOST_WORDS:], line.rstrip()]
-
-    def await_ready(self, *, first: bool = False, other: _Process | None = None) -> bool:
-        """Wait until the side can start a round; return whether a round is left.
-
-        If the `other` side runs a round meanwhile, check that it is alive.
-
-        Raises:
-            SideError: the side cannot start (`first`).
-            LaunchError: the side or `other` cannot continue.
-        """
-        while True:
-            message = self._hear(first=first)
-            if other is not None:
-                other.check_alive()
-            kind = str(message.get("event"))
-            if kind == "done":
-                return False
-            if kind == "failed":
-                raise self._error(str(message.get("error")), first=first)
-            if kind == "ready":
-                cases, whole = message.get("cases"), message.get("whole")
-                # Versions that do not send these use a different protocol at the turnstile.
-                self.at_turnstile = message.get("turnstile") is True and isinstance(whole, dict)
-                self.cases = tuple(cases) if isinstance(cases, list) else ()
-                self.whole = whole if isinstance(whole, dict) else {}
-                if first and self._placed.code is not None and message.get("checks_modules") is not True:
-                    self._listener.event(f"{self.words}: {_UNCHECKED}")
-                return True
-            if kind == "doing":
-                self._doing = f"it was {message.get('what')}"
-            elif kind == "warning":
-                self._listener.event(f"{self._placed.spec.words}: {message.get('text', '')}")
-            elif kind == "launch" and message.get("status") != "ok":
-                self._listener.event(
-                    f"{self._placed.spec.words}: {message.get('label')}: {message.get('error')}"
-                )
-
-    def check_alive(self) -> None:
-        """End the side if it has sent no message for too long, when nothing else waits for one.
-
-        Raises:
-            LaunchError: the side was silent for too long.
-        """
-        if time.monotonic() - self.heard_at > SILENT_S:
-            silent = f"it printed nothing for {format_seconds(SILENT_S)} while {self._doing}"
-            raise self._error(f"{silent}{self._where()}: it was ended", first=False)
 
     def _hear(self, *, first: bool) -> dict[str, Any]:
         """Return the side's next message.
@@ -494,6 +442,142 @@ class _Process:
         position = re.search(r'File "([^"\n]+)", line (\d+)', stack)
         return f", at line {position[2]} of {position[1]}" if position else ""
 
+    def check_alive(self) -> None:
+        """End the side if it has sent no message for too long, when nothing else waits for one.
+
+        Raises:
+            LaunchError: the side was silent for too long.
+        """
+        if time.monotonic() - self.heard_at > SILENT_S:
+            silent = f"it printed nothing for {format_seconds(SILENT_S)} while {self._doing}"
+            raise self._error(f"{silent}{self._where()}: it was ended", first=False)
+
+    def say(self, word: str) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(f"{word}\n")
+            self._process.stdin.flush()
+
+
+class _Process(_Talking):
+    def __init__(
+        self,
+        placed: Placed,
+        run: Path,
+        overrides: Sequence[str],
+        listener: TurnsListener,
+        turnstile: Turnstile | None,
+    ) -> None:
+        self._placed, self._listener = placed, listener
+        self._turnstile = turnstile
+        self.name = placed.spec.name
+        self.words = placed.spec.words
+        self.cases: Sequence[int] = ()
+        """The cases that the side measures, as indices into the list of all planned cases."""
+        self.whole: Mapping[str, str] = {}
+        """Reasons why cases alternate by entire launches, by the cases' indices."""
+        self.heard_at = time.monotonic()
+        self.at_turnstile = False
+        """True if the side asks the turnstile before it measures; False if it cannot, as in older versions."""
+        self.plan: SidePlan | None = None
+        """The side's plan; None if its ddpbench is older and does not describe it."""
+        self._waits = False
+        self._kept: dict[str, Any] | None = None
+        env = side_environment(placed) | {AGREES: "1"}
+        if turnstile is not None:
+            env[TURNSTILE] = turnstile.address(self.name)
+        parent = os.getpid()
+        self._process = subprocess.Popen(
+            [
+                *(placed.python, "-P", "-X", "faulthandler", "-m", "ddpbench.launch.interleave.turn"),
+                *(str(placed.experiment), str(run.absolute())),
+                *(word for text in (*overrides, *placed.overrides) for word in ("--set", text)),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env=env,
+            cwd=placed.folder,
+            start_new_session=True,
+            preexec_fn=lambda: die_with_parent(parent, signal.SIGTERM),  # noqa: PLW1509  one prctl
+        )
+        self._heard: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._last_words: list[str] = []
+        self._doing = "its interpreter started"
+        self._patience_s = START_S
+        self._said = threading.Thread(target=self._listen, daemon=True)
+        self._words = threading.Thread(target=self._read_errors, daemon=True)
+        self._said.start()
+        self._words.start()
+
+    def await_plan(self) -> None:
+        """Wait until the side has planned its cases. An older version continues until it can start a round.
+
+        Raises:
+            SideError: the side cannot start.
+        """
+        while True:
+            message = self._hear(first=True)
+            kind = str(message.get("event"))
+            if kind == "planned":
+                self.plan, self._waits = read_plan_message(message), True
+                return
+            if kind in ("done", "ready"):
+                self._kept = message
+                return
+            self._note(kind, message, first=True)
+
+    def begin(self, order: Sequence[int] | None) -> None:
+        """Let a side that has described its plan start, its cases in this order of indices; None for its own order."""
+        if self._waits:
+            self._waits, self._doing = False, "it was starting"
+            self.say(f"{BEGIN}{json.dumps(order)}")
+
+    def _note(self, kind: str, message: Mapping[str, Any], *, first: bool) -> None:
+        """Handle a message on progress or a failure.
+
+        Raises:
+            SideError: the side cannot start (`first`).
+            LaunchError: the side cannot continue.
+        """
+        if kind == "failed":
+            raise self._error(str(message.get("error")), first=first)
+        if kind == "doing":
+            self._doing = f"it was {message.get('what')}"
+        elif kind == "warning":
+            self._listener.event(f"{self._placed.spec.words}: {message.get('text', '')}")
+        elif kind == "launch" and message.get("status") != "ok":
+            self._listener.event(f"{self._placed.spec.words}: {message.get('label')}: {message.get('error')}")
+
+    def await_ready(self, *, first: bool = False, other: _Process | None = None) -> bool:
+        """Wait until the side can start a round; return whether a round is left.
+
+        If the `other` side runs a round meanwhile, check that it is alive.
+
+        Raises:
+            SideError: the side cannot start (`first`).
+            LaunchError: the side or `other` cannot continue.
+        """
+        while True:
+            message, self._kept = self._kept or self._hear(first=first), None
+            if other is not None:
+                other.check_alive()
+            kind = str(message.get("event"))
+            if kind == "done":
+                return False
+            if kind == "ready":
+                cases, whole = message.get("cases"), message.get("whole")
+                # Versions that do not send these use a different protocol at the turnstile.
+                self.at_turnstile = message.get("turnstile") is True and isinstance(whole, dict)
+                self.cases = tuple(cases) if isinstance(cases, list) else ()
+                self.whole = whole if isinstance(whole, dict) else {}
+                if first and self._placed.code is not None and message.get("checks_modules") is not True:
+                    self._listener.event(f"{self.words}: {_UNCHECKED}")
+                return True
+            self._note(kind, message, first=first)
+
     def make_round(self) -> bool:
         """Run a round and wait for its end; return whether a round is left.
 
@@ -502,12 +586,6 @@ class _Process:
         """
         self.say("go")
         return self.await_ready()
-
-    def say(self, word: str) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError, ValueError):
-            self._process.stdin.write(f"{word}\n")
-            self._process.stdin.flush()
 
     def ask_to_end(self, *, at_once: bool) -> None:
         """Ask the side to end after its launch, or `at_once`; stopped processes are continued to react."""

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from ddpbench.analysis.regression import Changes
-from ddpbench.analysis.regression.wording import HEADS, headline, remarks, rows, to_json
+from ddpbench.analysis.regression.wording import HEADS, headline, remarks, rows, settings_sentence, to_json
 from ddpbench.records.outputs import write_output
 from ddpbench.report.comparison.picture import launches_picture
 from ddpbench.report.draw.canvas import draw
@@ -36,6 +36,7 @@ def comparison_page(changes: Changes) -> str:
             headline=title,
             base=changes.base,
             new=changes.new,
+            settings=settings_sentence(changes),
             cases=cases,
             remarks=remarks(changes),
             figure=figure,

@@ -14,7 +14,6 @@ from ddpbench.analysis.statistics.stats import ALPHA
 from ddpbench.escaping import escape_markdown, markdown_row
 from ddpbench.features.history.analysis.reading import started_utc
 from ddpbench.features.history.analysis.series import ABSENT, CaseHistory, ChangePoint, History, SeriesPoint
-from ddpbench.records import RunDir
 from ddpbench.records.machine import DIGESTS
 from ddpbench.spec.differences import SEED, settings_apart
 from ddpbench.text_safety import command
@@ -172,14 +171,10 @@ def _differing(before: Side, after: Side) -> Iterator[str]:
         if digest != "experiment_digest":
             yield f"{words} differs"
         elif apart := settings_apart(
-            _experiment(before), _experiment(after), words=("before", "after"), ignored={SEED}
+            before.experiment, after.experiment, words=("before", "after"), ignored={SEED}
         ):
             yield f"{words} differs in {apart}"
     yield from unlike(before, after)
-
-
-def _experiment(side: Side) -> str:
-    return (RunDir(side.path).experiment_text() if side.path.is_dir() else None) or ""
 
 
 def place_words(place: ChangePlace) -> str:
