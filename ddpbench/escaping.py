@@ -14,7 +14,8 @@ from ddpbench.text_safety import clean
 
 # Markdown
 
-_BLOCK_START = re.compile(r"(\d{1,9})[.)](?=\s|$)|[#=]|[+-](?!\d)")
+_BLOCK_START = re.compile(r"(\d{1,9})[.)](?=\s|$)|[#=]|:(?=:)|[+-](?!\d)")
+"""Start of a heading or list, or, where Markdown is printed, of a command to GitHub Actions (`::NAME::`)."""
 _MENTION = re.compile(r"@(?=\w)|(?:#|\bGH-|/issues/|/pull/)(?=\d)", re.IGNORECASE)
 _NO_MENTION = r"\g<0>&#8203;"
 """Replacement that puts a zero-width space after the match. Without the space, GitHub would notify a user, or would

@@ -292,6 +292,7 @@ def test_no_text_is_a_command_to_the_service_that_runs_a_build(command: str) -> 
 def test_no_line_is_a_command_to_github_actions(before: str) -> None:
     assert not re.search(r"^\s*::", _terminal(f"{before}::stop-commands::x"), re.MULTILINE)
     assert "test_a.py::test_b" in _terminal("test_a.py::test_b")
+    assert not re.match(r"\s*::", escape_markdown(f"{before}::stop-commands::x"))
 
 
 def test_bidi_marks_are_not_shown_anywhere() -> None:
