@@ -8,15 +8,17 @@ import select
 import sys
 import traceback
 
+from ddpbench.text_safety import clean
+
 
 def tell(text: str) -> None:
-    """Print to standard error why this process ends, unless that would block.
+    """Print to standard error why this process ends, unless that would block. Control characters are replaced.
 
     Only the last `PIPE_BUF` bytes are sure to fit.
     """
     with contextlib.suppress(OSError):
         if text and select.select([], [2], [], 0)[1]:
-            os.write(2, f"{text}\n".encode(errors="backslashreplace")[-select.PIPE_BUF :])
+            os.write(2, f"{clean(text)}\n".encode()[-select.PIPE_BUF :])
 
 
 def explained(error: BaseException) -> int:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ddpbench import planted
 from ddpbench.exit_messages import tell
+from ddpbench.text_safety import on_one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +236,8 @@ class _Removal:
         return found.st_uid in self._owners
 
     def _leave(self, path: Path) -> bool:
-        tell(f"ddpbench: {path} was not removed, because another user may have put it there")
+        name = on_one_line(str(path))  # chosen by the other user
+        tell(f"ddpbench: {name} was not removed, because another user may have put it there")
         return False
 
 

@@ -20,6 +20,7 @@ from ddpbench.removal import (
     remove_in,
     remove_tree,
 )
+from ddpbench.text_safety import unprintable
 from tests.exchanges import Exchanging
 
 NOBODY = 65534
@@ -75,6 +76,19 @@ def test_what_another_user_owns_is_left_with_all_that_is_in_it_and_said(
     os.chown(tree, NOBODY, NOBODY)
     assert not remove_tree(tree)
     assert f"ddpbench: {tree} was not removed" in capfd.readouterr().err
+
+
+@as_root
+def test_the_name_of_what_another_user_owns_does_nothing_on_a_terminal(
+    tree: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    theirs = tree / "x\x1b]0;title\x07\nddpbench: all is well"
+    theirs.touch()
+    os.chown(theirs, NOBODY, NOBODY)
+    assert not remove_tree(tree)
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"ddpbench: {tree}/x")
+    assert not unprintable(line)
 
 
 @as_root
