@@ -429,6 +429,23 @@ class Accumulates(Loop):
         return loss_of(model, batch)
 
 
+class AccumulatesAndWarmsUp(Accumulates):
+    """Updates every fourth time, first with a learning rate of zero."""
+
+    def optimizer(self, model: nn.Module) -> Any:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 10))
+        optimizer.register_step_post_hook(lambda *_: schedule.step())
+        return optimizer, schedule
+
+
+class NeverWarmsUp(Accumulates):
+    """Updates every fourth time with a learning rate of zero."""
+
+    def optimizer(self, model: nn.Module) -> Any:
+        return torch.optim.SGD(model.parameters(), lr=0.0), None
+
+
 class AdamAccumulates(Accumulates):
     """With Adam, whose first update of a number shows only the sign of its gradient."""
 

@@ -39,6 +39,7 @@ def inspected(name: str) -> dict[str, Any]:
 
 WITH_LOSS = ["Functions", "Clipped", "Groups", "Outputs", "WarmsUp", "Narrow", "Frozen", "Slowly", "OneCycle"]
 WITH_STEP = ["Gan", "Loop", "ScaledLoop", "Accumulates", "Overflows", "Critic", "Checkpointed", "Closure"]
+WITH_STEP += ["AccumulatesAndWarmsUp"]
 SOUND = [*WITH_LOSS, *WITH_STEP]
 
 
@@ -77,6 +78,7 @@ def test_a_models_attribute_called_network_is_not_taken_for_the_model(network: A
             "Still",
             r"did not change 2 of the model's 4 parameters that have a gradient \(0\.weight, 0\.bias\)",
         ),
+        ("NeverWarmsUp", r"16 updates of its optimizer did not change 4 of the model's 4 parameters"),
         (
             "Cached",
             r"two calls of model\(\) returned models that share parameters \(0\.weight, 0\.bias and 2 more\)",
@@ -421,7 +423,7 @@ def test_sparse_gradients_are_proved_where_they_can_be_sent(name: str, strategy:
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("name", ["Accumulates", "Checkpointed", "Closure"])
+@pytest.mark.parametrize("name", ["Accumulates", "AccumulatesAndWarmsUp", "Checkpointed", "Closure"])
 @pytest.mark.parametrize("strategy", ["ddp", "master"])
 def test_a_step_may_accumulate_compute_again_and_be_called_back(name: str, strategy: str) -> None:
     comparisons = run_ranks(proofs, 2, name, strategy)[0]

@@ -26,7 +26,7 @@ _SAME_UPDATES = 8
 UPDATES = 3
 """Number of updates in a check. One is too few, because a schedule may start with a learning rate of zero."""
 MOST_STEPS = 64
-"""Largest number of a class's own steps that are tried until every optimizer has stepped. An optimizer may step only
+"""Largest number of a class's own steps that are tried until every optimizer has updated. An optimizer may step only
 every fifth time, and a gradient scaler skips steps until its scale is low enough.
 """
 
@@ -294,7 +294,7 @@ def not_moved(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
 def not_moved_by_steps(
     model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], step: Callable[[], object]
 ) -> str:
-    """Do as `not_moved`, but call `step`, which calls the optimizers, until all have stepped."""
+    """Do as `not_moved`, but call `step`, which calls the optimizers, until all have updated with a positive rate."""
     watch = _Watch(model, optimizers)
     made = 0
     while made < UPDATES or (watch.waits_for and made < MOST_STEPS):
@@ -313,17 +313,20 @@ class _Watch:
         self._rates: dict[str, float] = {}
         """Largest learning rate so far of each parameter that had a gradient when its optimizer stepped, by name."""
         self.waits_for = set(range(len(optimizers)))
-        """Indices of the optimizers that have not yet stepped with a gradient."""
+        """Indices of the optimizers that have not yet stepped with a gradient and a learning rate above 0."""
+        self._updates = [0] * len(optimizers)
         self._hooks = [
             one.register_step_pre_hook(partial(self._look, number)) for number, one in enumerate(optimizers)
         ]
 
     def _look(self, number: int, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        self._updates[number] += 1
         for group in optimizer.param_groups:
             rate = float(group.get("lr", 1.0))
             for each in group["params"]:
                 if id(each) in self._names and _has_gradient(each):
-                    self.waits_for.discard(number)
+                    if rate > 0:  # a schedule may start with a rate of zero
+                        self.waits_for.discard(number)
                     name = self._names[id(each)]
                     self._rates[name] = max(rate, self._rates.get(name, 0.0))
 
@@ -338,9 +341,9 @@ class _Watch:
         still = [name for name in as_before if self._rates[name] == 0]
         if still or len(as_before) == len(self._rates):
             return (
-                f"{_many(made, 'update')} of its optimizer did not change {len(still or as_before)} of the model's "
-                f"{_many(len(self._rates), 'parameter')} that have a gradient ({in_words(still or as_before)}): is "
-                "their learning rate 0?"
+                f"{_many(max(self._updates), 'update')} of its optimizer did not change "
+                f"{len(still or as_before)} of the model's {_many(len(self._rates), 'parameter')} that have a "
+                f"gradient ({in_words(still or as_before)}): is their learning rate 0?"
             )
         return ""
 
