@@ -620,6 +620,29 @@ def test_a_model_that_stays_what_it_is_is_finished(tmp_path: Path, change: str) 
     assert not written(tmp_path, source).is_open
 
 
+@pytest.mark.parametrize(
+    ("change", "call"),
+    [
+        ("model = torch.compile(model)", "torch.compile(model)"),
+        ("model.compile()", "model.compile()"),
+        ("model = torch.jit.script(model)", "torch.jit.script(model)"),
+        (
+            "model = model.to(memory_format=torch.channels_last)",
+            "model.to(memory_format=torch.channels_last)",
+        ),
+        ("if torch is not None:\n    model = torch.compile(model)", "torch.compile(model)"),
+        ("model = model.to('cpu')", ""),
+        ("if False:\n    model = torch.compile(model)", ""),
+    ],
+)
+def test_what_makes_a_model_faster_is_noted(tmp_path: Path, change: str, call: str) -> None:
+    source = FITTED.replace("MODEL", "net(8)").replace("RATE", "lr=0.1")
+    found = written(tmp_path, source.replace("CHANGE", change.replace("\n", "\n            ")))
+    notes = [each for each in found.notes if "how fast its model runs" in each]
+    assert len(notes) == bool(call)
+    assert not call or f"`{call}` (line " in notes[0]
+
+
 def test_what_a_script_does_to_a_model_when_it_is_imported_is_told(tmp_path: Path) -> None:
     found = written(
         tmp_path,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddpbench.launch.own_class import Written, read_script, written_class
+from ddpbench.launch.own_class.dropped import DONE
 from ddpbench.units import series_of
 
 SCRIPT = """
@@ -226,3 +227,64 @@ def test_what_a_script_does_once_before_the_loop_is_no_part_of_a_step(
         done = f"what line {line} sets once, before the loop: setup() ({where}: WEIGHT = [0.5])"
         assert f"...  # use {done}" in found.text
     assert any("in place of this loss()" in each for each in found.text.splitlines()) is not once
+
+
+GAN = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+DATA = TensorDataset(torch.randn(64, 2))
+
+def helper(optimizer, loss):
+    loss.backward()
+    optimizer.step()
+
+def never(optimizer):
+    optimizer.step()
+
+def main():
+    made, judge = nn.Linear(2, 2), nn.Linear(2, 1)
+    judging = torch.optim.Adam(judge.parameters(), 1e-4)
+    making = torch.optim.Adam(made.parameters(), 1e-4)
+    for epoch in range(10):
+        for (x,) in DataLoader(DATA, batch_size=8):
+            judging.zero_grad()
+            loss = judge(made(x).detach()).mean() - judge(x).mean()
+            loss.backward()
+            judging.step()
+        AFTER
+
+if __name__ == "__main__":
+    main()
+"""
+FOOLED = "making.zero_grad()\nfooled = -judge(made(torch.randn(8, 2))).mean()\n"
+
+
+@pytest.mark.parametrize(
+    ("after", "call"),
+    [
+        (f"{FOOLED}fooled.backward()\nmaking.step()", "making.step()"),
+        (f"{FOOLED}helper(making, fooled)", "optimizer.step()"),
+    ],
+)
+def test_updates_outside_the_loop_over_batches_are_to_be_done(after: str, call: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(GAN.replace("AFTER", textwrap.indent(after, " " * 8).strip()), encoding="utf-8")
+    found = written_class(read_script(path))
+    line = next(line for line in lines_of(path, call) if call != "optimizer.step()" or int(line) < 12)
+    sentence = (
+        f"`{call}` in line {line} is outside the loop over batches and is left out: if each step or epoch needs "
+        "this update, write it in step()."
+    )
+    assert sentence in found.left
+    done = [each for each in found.dropped if each.group == DONE]
+    assert int(line) not in {each.line for each in done}, "no sweep makes this update"
+
+
+def test_a_last_update_of_the_same_optimizer_is_noted(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(GAN.replace("AFTER", "judging.step()"), encoding="utf-8")
+    found = written_class(read_script(path))
+    assert not [each for each in found.left if "outside the loop" in each]
+    assert "the class updates only within the loop" in str(found.notes)
+    assert "optimizer.step()" not in str(found.notes), "never() is never called"

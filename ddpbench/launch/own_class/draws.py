@@ -41,7 +41,10 @@ _CLOCKS = frozenset(
         "today",
     }
 )
-_READERS = frozenset({"input", "open", "read", "readline", "readlines", "read_text", "read_bytes"})
+_READERS = frozenset(
+    {"input", "open", "read", "readline", "readlines", "read_text", "read_bytes"}
+    | {"load", "safe_load", "full_load", "load_all", "reader", "DictReader"}
+)
 _KEEPERS = frozenset(
     {"Generator", "default_rng", "RandomState", "Random", "SystemRandom", "SeedSequence", "next", "iter"}
     | {"Parameter", "cycle", "pop", "popleft", "popitem"}
@@ -55,6 +58,11 @@ _DEEPEST = 8
 def is_another(node: ast.AST, script: Script) -> bool:
     """Return whether an expression may give a different value or object if it is computed again."""
     return _is_another(node, script, frozenset(), 0)
+
+
+def reads_file(node: ast.AST) -> bool:
+    """Return whether an expression reads a file, such as `json.load(f)`, which may fail or differ the second time."""
+    return any(isinstance(each, ast.Call) and last_name(each) in _READERS for each in walk(node))
 
 
 def is_generator(node: ast.AST) -> bool:

@@ -157,6 +157,8 @@ class KeptParts:
     """The script's models, each as its `Origin.key`."""
     opened: frozenset[int] = frozenset()
     """The script's lines for which the generated class has a line to fill in."""
+    outside: frozenset[int] = frozenset()
+    """The script's lines that make updates outside the loop over batches, which no sweep makes."""
 
 
 class Leavings:
@@ -316,7 +318,8 @@ class _Collected:
         if group == DATA and part:
             self._add(DATA, shown, f"{ast.unparse(node)}: dataset() has all samples")
         elif not (isinstance(node, ast.Return) and group in (OTHER, DONE)):
-            self._add(OTHER if group == DONE and isinstance(node, ast.AugAssign) else group, shown)
+            kept = isinstance(node, ast.AugAssign) or getattr(shown, "lineno", 0) in self.of.taken.outside
+            self._add(OTHER if group == DONE and kept else group, shown)
 
     def _loads(self, loads: list[ast.Call], shown: ast.AST) -> None:
         rest = [word for each in loads for word in _rest(each, _LOADED)]

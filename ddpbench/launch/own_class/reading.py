@@ -27,7 +27,13 @@ from ddpbench.launch.own_class.source import MethodLines, in_order, name_of, sou
 from ddpbench.launch.own_class.steps import settled, with_methods
 from ddpbench.launch.own_class.tracing import Origin, Tracer, returned_by
 from ddpbench.launch.own_class.trees import walk
-from ddpbench.launch.own_class.updates import Updates, add_schedules_around, pieces_of, updates_of
+from ddpbench.launch.own_class.updates import (
+    Updates,
+    add_schedules_around,
+    pieces_of,
+    updates_of,
+    updates_outside,
+)
 from ddpbench.launch.own_class.variables import Variables
 from ddpbench.launch.own_class.walrus import without_kept_walrus
 from ddpbench.launch.own_class.writes import Writes
@@ -83,6 +89,7 @@ class Reading:
         self.batch = batch_of(self.tracer, self.loop) if self.loop else Batch(None, (), None, None)
         self.body = self._statements(self.loop) if self.loop else []
         self.updates = self._updates()
+        self.outside = updates_outside(self.tracer, self.loops) if self.loop else []
         self.pieces: ast.expr | None = None
         """The number of pieces into which a step splits its batch; None unless a strategy can do this."""
         self._take_pieces()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from keyword import iskeyword
 
 from ddpbench.launch.own_class.bindings import Path, Scope, key_of
-from ddpbench.launch.own_class.draws import is_another, is_generator
+from ddpbench.launch.own_class.draws import is_another, is_generator, reads_file
 from ddpbench.launch.own_class.models import settings_of
 from ddpbench.launch.own_class.script import first_name, here, last_name, place_of_node
 from ddpbench.launch.own_class.tracing import Origin, Tracer, TraceStep, parameters_of
@@ -329,11 +329,37 @@ class _Pass(ast.NodeTransformer):
             return self._unseen(node, name, found)
         if self.depth == 0:
             self.to.root = node
-        claim = ReplacedValue(node, found.node, self.tracer.steps(node, self.scope), self.to.root)
+        steps = self.tracer.steps(node, self.scope)
+        read = self._read_at_import(steps, found)
+        if read is not None:
+            own = _outer_name(steps[read].key)
+            self.to.claims.append(ReplacedValue(node, own, steps[:read], self.to.root))
+            return own
+        claim = ReplacedValue(node, found.node, steps, self.to.root)
         made = self._made(name, found, self.tracer.changed(node, self.scope))
         if not (isinstance(made, ast.Name) and made.id in self.to.missing):
             self.to.claims.append(claim)
         return made
+
+    def _read_at_import(self, steps: tuple[TraceStep, ...], found: Origin) -> int | None:
+        """Return the step whose module-level name holds what the import reads from a file; None for other values.
+
+        The file may be closed by then, so that the class uses the name and does not read the file again.
+        """
+        top = self.tracer.top
+        bound = self.tracer.bindings(top)
+        names = {each.id for each in walk(found.node) if isinstance(each, ast.Name)}
+        opened = any(each.kind == "context" for name in names for each in bound.get(name, ()))
+        for place, step in enumerate(steps if found.scope.node is top.node else ()):
+            binding = step.binding
+            if step.scope.node is not top.node or binding is None or binding.value is not found.node:
+                continue
+            once = step.key in self.tracer.script.importable and len(bound.get(step.key, ())) == 1
+            plain = binding.kind == "value" and not binding.path
+            free = step.key not in self.to.local | self.hidden
+            if once and plain and free and (opened or reads_file(found.node)):
+                return place
+        return None
 
     def _is_role(self, node: ast.expr) -> bool:
         found = self._origin(node)
@@ -362,7 +388,9 @@ class _Pass(ast.NodeTransformer):
             return self._lacking(name, f"in the script, {ast.unparse(found.node)}, {why}", found.key)
         if another:
             self.to.drawn.add(found.key)
-        own = self._kept(name, found, calls=bool(calls), another=another)
+        # An attribute with an open file could not be pickled for a loader's workers.
+        opened = last_name(found.node) == "open" and self._reads(found) == 1
+        own = None if opened else self._kept(name, found, calls=bool(calls), another=another)
         if own is not None:
             return own
         inner = _Pass(self.to, found.scope, self.depth + 1, repeats=self.repeats)
@@ -370,16 +398,21 @@ class _Pass(ast.NodeTransformer):
         if another and self.repeats:
             self._shared(name, found, made)
             return self._shared(name, found, copy(made))  # twice, to assign a name even for a single use
-        return self._shared(name, found, made) if calls and not self.hidden else made
+        return self._shared(name, found, made) if calls and not self.hidden and not opened else made
 
     def _is_drawn_from_again(self, found: Origin) -> bool:
+        return is_generator(found.node) and self._reads(found) > 1
+
+    def _reads(self, found: Origin) -> int:
+        """Return how often the function that makes a value reads it by name. A call of its `close` does not count."""
         bound = self.tracer.bindings(found.scope)
         names = {name for name, each in bound.items() if any(e.value is found.node for e in each)}
-        nodes = [
-            each for each in walk(found.scope.node) if isinstance(each, ast.expr) and key_of(each) in names
-        ]
-        reads = [each for each in nodes if isinstance(getattr(each, "ctx", None), ast.Load)]
-        return is_generator(found.node) and len(reads) > 1
+        nodes = [each for each in walk(found.scope.node) if isinstance(each, ast.expr)]
+        closed = {
+            id(each.value) for each in nodes if isinstance(each, ast.Attribute) and each.attr == "close"
+        }
+        reads = [each for each in nodes if key_of(each) in names and id(each) not in closed]
+        return sum(isinstance(getattr(each, "ctx", None), ast.Load) for each in reads)
 
     def _kept(self, name: str, found: Origin, *, calls: bool, another: bool) -> ast.expr | None:
         """Return an attribute of `self` for a value computed once; None if computed at each read."""
@@ -510,6 +543,13 @@ class _Pass(ast.NodeTransformer):
             name += "_"
         self.to.missing[name] = comment
         return ast.Name(name, ast.Load())
+
+
+def _outer_name(name: str) -> ast.Name:
+    """Return a module-level name to which the generated class must not give a different meaning."""
+    made = ast.Name(name, ast.Load())
+    made.outer = True  # type: ignore[attr-defined]
+    return made
 
 
 def _entry_name(node: ast.expr) -> str:

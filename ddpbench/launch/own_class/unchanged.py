@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ddpbench.launch.own_class.bindings import Scope, key_of
+from ddpbench.launch.own_class.bindings import Binding, Scope, key_of
 from ddpbench.launch.own_class.draws import is_generator
 from ddpbench.launch.own_class.flow import FlowVisitor
 from ddpbench.launch.own_class.rendering import ReplacedValue
@@ -126,7 +126,7 @@ class Unchanged(Sites):
         others = [each for each in statements if not _is_own(each, step)]
         if step.binding is None:
             others = [each for each in others if not self._binds_base(each, base)]
-        elif step.binding.kind == "context" or _DEFAULT in may or (attribute and others):
+        elif _is_entered(step.binding) or _DEFAULT in may or (attribute and others):
             others = [each for each in statements if not attribute or not self._binds_base(each, base)]
         if step.binding is not None:
             asked = read if read is not None else step.binding.value
@@ -256,6 +256,11 @@ class Unchanged(Sites):
         ):
             return True
         return self._is_after(site, read, step.scope.node)
+
+
+def _is_entered(binding: Binding) -> bool:
+    """Return whether a `with` binds a name to what may be another object than its expression. A file gives itself."""
+    return binding.kind == "context" and last_name(binding.value) != "open"
 
 
 def _is_own(bound: ast.AST, step: TraceStep) -> bool:

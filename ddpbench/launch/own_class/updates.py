@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
 
@@ -12,6 +12,7 @@ from ddpbench.launch.own_class.bindings import Scope
 from ddpbench.launch.own_class.loops import TrainingLoop, is_backward
 from ddpbench.launch.own_class.script import here, in_step, last_name
 from ddpbench.launch.own_class.tracing import Origin, Tracer
+from ddpbench.launch.own_class.trees import walk
 from ddpbench.launch.own_class.unusual import own_gradients
 
 _SCHEDULES = ("sched", "warmup", "lr_", "_lr", "plateau", "cosine")
@@ -112,6 +113,64 @@ def epoch_schedules(tracer: Tracer, loops: Iterable[TrainingLoop]) -> list[ast.C
         and id(call) not in inside
         and is_scheduler(tracer.trace(call.func.value, scope), call.func.value)
     ]
+
+
+@dataclass(frozen=True)
+class OutsideUpdate:
+    """A call of an optimizer's `step` that no loop over batches reaches."""
+
+    call: ast.Call
+    optimizer: Origin
+    lines: frozenset[int]
+    """The lines of the update and of its backward pass."""
+
+
+def updates_outside(tracer: Tracer, loops: Iterable[TrainingLoop]) -> list[OutsideUpdate]:
+    """Return the updates outside the loops over batches, such as a generator's update once per epoch.
+
+    Functions that the script never calls are left out.
+    """
+    nodes = [
+        each
+        for loop in loops
+        for part in (loop.node, loop.stands, *loop.body)
+        if part is not None
+        for each in walk(part)
+    ]
+    inside = {id(each) for each in [*nodes, *_run_by(tracer, nodes)]}
+    found = []
+    for scope in tracer.scopes:
+        called = isinstance(scope.node, ast.Module) or bool(tracer.calls(scope))
+        calls = [
+            each
+            for each in (here(scope.node.body) if called else ())
+            if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and id(each) not in inside
+        ]
+        lines = frozenset(
+            each.lineno for each in calls if last_name(each) in ("step", "backward", "zero_grad")
+        )
+        for call in (each for each in calls if last_name(each) == "step"):
+            receiver = call.func.value if isinstance(call.func, ast.Attribute) else call.func
+            origin = tracer.trace(receiver, scope)
+            made = ast.unparse(origin.node)
+            if not is_scheduler(origin, receiver) and ("optim" in made.lower() or "parameters()" in made):
+                found.append(OutsideUpdate(call, origin, lines))
+    return found
+
+
+def _run_by(tracer: Tracer, nodes: list[ast.AST]) -> Iterator[ast.AST]:
+    """Yield the nodes of all functions and methods whose names these nodes call, directly or through others."""
+    waiting, seen = [last_name(each) for each in nodes if isinstance(each, ast.Call)], set[str]()
+    named: dict[str, list[ast.AST]] = {}
+    for scope in tracer.scopes:
+        named.setdefault(getattr(scope.node, "name", ""), []).append(scope.node)
+    while waiting:
+        name = waiting.pop()
+        for function in named.get(name, ()) if name and name not in seen else ():
+            for each in walk(function):
+                yield each
+                waiting += [last_name(each)] if isinstance(each, ast.Call) else []
+        seen.add(name)
 
 
 def add_schedules_around(found: Updates, tracer: Tracer, loop: TrainingLoop) -> None:

@@ -11,7 +11,7 @@ from traceback import walk_tb
 from ddpbench.errors import RequestError
 from ddpbench.launch.own_class.around import around_call
 from ddpbench.launch.own_class.batches import makes_batches_again
-from ddpbench.launch.own_class.bindings import Mutation, Path, Scope, key_of
+from ddpbench.launch.own_class.bindings import Mutation, Path, Scope, key_of, simple_statements
 from ddpbench.launch.own_class.checking import free_names, unknown_names
 from ddpbench.launch.own_class.decorators import unknown_decorator
 from ddpbench.launch.own_class.draws import is_another
@@ -33,7 +33,7 @@ from ddpbench.launch.own_class.script import (
     required,
 )
 from ddpbench.launch.own_class.source import MethodLines, at_path, comment_of, name_of, source_of
-from ddpbench.launch.own_class.tracing import PREPARE, Origin, Tracer
+from ddpbench.launch.own_class.tracing import PREPARE, Origin, Tracer, returned_by
 from ddpbench.launch.own_class.trees import walk
 from ddpbench.launch.own_class.unchanged import LISTED
 from ddpbench.launch.own_class.unusual import (
@@ -56,6 +56,8 @@ _DRAWN = 64
 """Number of batches in a dataset if the script draws a batch for each step."""
 _PLAIN_ORDER = ("RandomSampler", "SequentialSampler")
 """Samplers that take each sample once, as a loader does without a sampler."""
+_COMPILES = ("compile", "script", "trace")
+"""Functions that compile a model: those of `torch` and `torch.jit`, and the model's own."""
 _SHARES = ("Subset", "random_split")
 """Calls that return a part of a dataset."""
 
@@ -71,6 +73,18 @@ def _drawn_count(tracer: Tracer, draw: ast.Call) -> Origin | None:
                 if isinstance(each, ast.Tuple) and each.elts:
                     return Origin(each.elts[0], Scope(function))
     return None
+
+
+def _kind_drawn(tracer: Tracer, draw: ast.Call) -> type[ast.expr]:
+    """Return `ast.Tuple` or `ast.Dict` if a function returns batches of these kinds; otherwise `ast.expr`."""
+    function = tracer.script.functions.get(last_name(draw))
+    for value in returned_by(function) if function is not None else ():
+        found = tracer.trace(value, Scope(function)).node if function is not None else value
+        if isinstance(found, ast.Tuple | ast.List):
+            return ast.Tuple
+        if isinstance(found, ast.Dict | ast.DictComp) or last_name(found) == "dict":
+            return ast.Dict
+    return ast.expr
 
 
 @dataclass(frozen=True)
@@ -182,6 +196,7 @@ class _Writer(LoopMethods, UpdateMethods):
         self._note_skips()
         self._note_sampler()
         self._note_part_of_batches()
+        self._note_compiled()
         lacking = [*self._not_in_class(), *self._undivided(loader)]
         self.left += lacking
         sentences = [*lacking, *self.notes]
@@ -206,6 +221,7 @@ class _Writer(LoopMethods, UpdateMethods):
             bool(self.updates.owns),
             models,
             frozenset(self.opened),
+            frozenset(line for each in self.outside for line in each.lines),
         )
         left = Leavings(self.script, self.tracer, taken, self._not_imported())
         if self.pieces is not None and self.loop is not None:
@@ -504,6 +520,32 @@ class _Writer(LoopMethods, UpdateMethods):
                     f"{each.lineno}), but the class goes through all."
                 )
 
+    def _note_compiled(self) -> None:
+        """Record that the script compiles its model or sets its memory format, unlike the class."""
+        keys = {each.key for each in self.models.values()}
+        for scope in self.tracer.scopes:
+            for statement, tests, _ in simple_statements(scope.node.body):
+                for call in (each for each in [statement, *here(statement)] if isinstance(each, ast.Call)):
+                    found = last_name(call) in _COMPILES or any(
+                        e.arg == "memory_format" for e in call.keywords
+                    )
+                    of = [
+                        *call.args[:1],
+                        *([call.func.value] if isinstance(call.func, ast.Attribute) else []),
+                    ]
+                    if (
+                        not found
+                        or place_of_node(call) in self.places
+                        or self.tracer.is_untaken(tests, scope)
+                    ):
+                        continue
+                    if any(self.tracer.trace(each, scope).key in keys for each in of):
+                        self.notes.append(
+                            f"The script changes how fast its model runs by `{ast.unparse(call)}` (line "
+                            f"{call.lineno}); the class does not. To measure the model with this change, make it in "
+                            "model()."
+                        )
+
     def _opened_for(self, methods: list[MethodLines], effect: Effect) -> list[MethodLines]:
         causes = list(causes_of(effect.at, self.script))
         words = {word for each in methods for line in each.lines for word in _NAME.findall(line)}
@@ -600,6 +642,14 @@ class _Writer(LoopMethods, UpdateMethods):
             "(optimizer, scheduler) from optimizer()."
             for call in epoch_schedules(self.tracer, self.loops)
         ]
+        mine = {each.key for each in self.updates.optimizers.values()}
+        for each in self.outside:
+            call = f"`{ast.unparse(each.call)}` in line {each.call.lineno}"
+            where = f"{call} is outside the loop over batches and is left out"
+            if each.optimizer.key in mine:
+                self.notes.append(f"{where}: the class updates only within the loop.")
+            else:
+                sentences.append(f"{where}: if each step or epoch needs this update, write it in step().")
         return sentences
 
     def _undivided(self, loader: Loader) -> list[str]:
@@ -649,15 +699,23 @@ class _Writer(LoopMethods, UpdateMethods):
         renderer = self._renderer_of({})
         call = renderer.render(draw, self.loop.body_scope)
         parts = isinstance(self.batch.target, ast.Tuple | ast.List)
-        each = f"zip(*{ast.unparse(call)})" if parts else ast.unparse(call)
+        kind = ast.Tuple if parts else _kind_drawn(self.tracer, draw)
+        each = ast.unparse(call)
         self._take(call)
         self.notes.append(
             f"`{ast.unparse(draw)}` in line {draw.lineno} draws batches in the loop. Here dataset() "
-            f"draws {_DRAWN} of them in advance, and steps go through their samples."
+            f"draws {_DRAWN} of them in advance, and steps go through their samples, which lie along the first "
+            "dimension."
         )
-        made = ast.parse(
-            f"torch.manual_seed(0)\nreturn [sample for _ in range({_DRAWN}) for sample in {each}]"
-        ).body
+        samples = f"[sample for _ in range({_DRAWN}) for sample in {each}]"
+        if kind is ast.Tuple:
+            samples = f"[sample for _ in range({_DRAWN}) for sample in zip(*{each}, strict=True)]"
+        elif kind is ast.Dict:
+            samples = (
+                f"[dict(zip(drawn, values)) for drawn in ({each} for _ in range({_DRAWN})) "
+                "for values in zip(*drawn.values(), strict=True)]"
+            )
+        made = ast.parse(f"torch.manual_seed(0)\nreturn {samples}").body
         if "torch" not in self.script.importable:
             renderer.imports["torch"] = "import torch"
         return self._method("dataset", (), renderer, made)
