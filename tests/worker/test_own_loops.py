@@ -78,6 +78,10 @@ def test_a_models_attribute_called_network_is_not_taken_for_the_model(network: A
             "Still",
             r"did not change 2 of the model's 4 parameters that have a gradient \(0\.weight, 0\.bias\)",
         ),
+        (
+            "ByHand",
+            r"64 steps changed parameters without an optimizer \(0\.weight, 0\.bias and 2 more\): return an",
+        ),
         ("NeverWarmsUp", r"16 updates of its optimizer did not change 4 of the model's 4 parameters"),
         (
             "Cached",

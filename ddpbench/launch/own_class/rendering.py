@@ -332,9 +332,9 @@ class _Pass(ast.NodeTransformer):
         steps = self.tracer.steps(node, self.scope)
         read = self._read_at_import(steps, found)
         if read is not None:
-            own = _outer_name(steps[read].key)
-            self.to.claims.append(ReplacedValue(node, own, steps[:read], self.to.root))
-            return own
+            outer = _outer_name(steps[read].key)
+            self.to.claims.append(ReplacedValue(node, outer, steps[:read], self.to.root))
+            return outer
         claim = ReplacedValue(node, found.node, steps, self.to.root)
         made = self._made(name, found, self.tracer.changed(node, self.scope))
         if not (isinstance(made, ast.Name) and made.id in self.to.missing):

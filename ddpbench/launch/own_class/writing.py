@@ -642,11 +642,11 @@ class _Writer(LoopMethods, UpdateMethods):
             "(optimizer, scheduler) from optimizer()."
             for call in epoch_schedules(self.tracer, self.loops)
         ]
-        mine = {each.key for each in self.updates.optimizers.values()}
+        optimizers = {each.key for each in self.updates.optimizers.values()}
         for each in self.outside:
-            call = f"`{ast.unparse(each.call)}` in line {each.call.lineno}"
-            where = f"{call} is outside the loop over batches and is left out"
-            if each.optimizer.key in mine:
+            called = f"`{ast.unparse(each.call)}` in line {each.call.lineno}"
+            where = f"{called} is outside the loop over batches and is left out"
+            if each.optimizer.key in optimizers:
                 self.notes.append(f"{where}: the class updates only within the loop.")
             else:
                 sentences.append(f"{where}: if each step or epoch needs this update, write it in step().")

@@ -334,9 +334,15 @@ class _Watch:
         """Name parameters that `made` steps should have changed but did not, or return `""`."""
         for hook in self._hooks:
             hook.remove()
-        if not self._rates:
-            return f"{_many(made, 'step')} called no optimizer with a gradient to apply: the model would not train"
         after = {name: each.detach() for name, each in self._model.named_parameters()}
+        if not self._rates:
+            changed = [name for name, each in self._before.items() if not torch.equal(each, after[name])]
+            if changed:
+                return (
+                    f"{_many(made, 'step')} changed parameters without an optimizer ({in_words(changed)}): return an "
+                    "optimizer that makes this update, such as torch.optim.SGD, from optimizer(), and call its step()"
+                )
+            return f"{_many(made, 'step')} called no optimizer with a gradient to apply: the model would not train"
         as_before = [name for name in self._rates if torch.equal(self._before[name], after[name])]
         still = [name for name in as_before if self._rates[name] == 0]
         if still or len(as_before) == len(self._rates):
