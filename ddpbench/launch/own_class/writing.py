@@ -193,10 +193,7 @@ class _Writer(LoopMethods, UpdateMethods):
         made = self._constructor()
         methods = self._with_effects(methods, made, batch, loader)
         methods = self._with_clearing(methods)
-        self._note_skips()
-        self._note_sampler()
-        self._note_part_of_batches()
-        self._note_compiled()
+        self._note_differences()
         lacking = [*self._not_in_class(), *self._undivided(loader)]
         self.left += lacking
         sentences = [*lacking, *self.notes]
@@ -445,6 +442,12 @@ class _Writer(LoopMethods, UpdateMethods):
         instead = " with a step() in place of this loss()" if name == "loss" else ""
         line = f"...  # say{instead} {wanted}"
         return [each if each.name != name else _opened(each, line, ()) for each in methods]
+
+    def _note_differences(self) -> None:
+        self._note_skips()
+        self._note_sampler()
+        self._note_part_of_batches()
+        self._note_compiled()
 
     def _note_skips(self) -> None:
         loop = self.loop
