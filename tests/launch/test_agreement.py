@@ -134,15 +134,16 @@ def test_commits_without_a_common_case_are_refused() -> None:
 
 
 def test_a_setting_that_the_experiment_has_already_is_no_side() -> None:
+    """In a test suite, one of several tests may have it."""
     with pytest.raises(
-        RequestError, match=r"both sides are the same: with set=base\.strategy=ddp, they have equal"
+        SideError, match=r"both sides are the same: with set=base\.strategy=ddp, they have equal"
     ):
         agreed([DDP], [DDP], new_sets=("base.strategy=ddp",))
     assert agreed([DDP], [DDP], new_sets=("base.strategy=ddp",), ref="main").notes == []
     seconds = {"measured_s": 1.0}, {"measured_s": 2.0}
     assert agreed([DDP], [DDP], new_sets=("budget.measured_s=2",), budgets=seconds).base == [0]
     rounds = {"rounds_min": 5}, {"rounds_min": 9}
-    with pytest.raises(RequestError, match="both sides are the same"):
+    with pytest.raises(SideError, match="both sides are the same"):
         agreed([DDP], [DDP], new_sets=("base.strategy=ddp",), budgets=rounds)
 
 

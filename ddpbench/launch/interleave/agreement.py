@@ -67,8 +67,9 @@ def agree(sides: tuple[Placed, Placed], plans: tuple[SidePlan, SidePlan]) -> Agr
     """Match the cases of both sides, by all settings but those in which the sides are meant to differ.
 
     Raises:
-        RequestError: the sides are the same, or the settings of a side leave it with a case that has no partner.
-        SideError: the sides have different code, and no case in common.
+        RequestError: the settings of a side leave it with a case that has no partner.
+        SideError: the sides are the same, or they have different code and no case in common. The new side could be
+            measured alone.
     """
     specs = (sides[0].spec, sides[1].spec)
     apart = fields_apart(specs[0].overrides, specs[1].overrides)
@@ -95,16 +96,17 @@ def _check_apart(specs: tuple[SideSpec, SideSpec], plans: tuple[SidePlan, SidePl
     """Check that two sides of the same code have different cases or budgets.
 
     Raises:
-        RequestError: the sides are the same.
+        SideError: the sides are the same.
     """
     base, new = (replace(spec, overrides=()) for spec in specs)
     given = [text for spec in specs for text in spec.overrides]
     same = all(plans[0].cases[a].case_id == plans[1].cases[b].case_id for a, b in found.pairs)
     every = len(found.pairs) == len(plans[0].cases) == len(plans[1].cases)
     if given and same and every and plans[0].budget == plans[1].budget and is_same_program(base, new):
-        raise RequestError(
-            f"both sides are the same: with {series_of([f'set={text}' for text in dict.fromkeys(given)])}, they have "
-            "equal cases. Give one side another value"
+        settings = series_of([f"set={text}" for text in dict.fromkeys(given)])
+        raise SideError(
+            "base",
+            f"both sides are the same: with {settings}, they have equal cases. Give one side another value",
         )
 
 
