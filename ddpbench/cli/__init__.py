@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -221,6 +222,7 @@ def _ended(argv: list[str] | None) -> int:
             _check_readable(word)
         try:
             arguments = make_parser(words).parse_args(argv)
+            _check_proc()
             _check_address_space()
             _check_environment(os.environ)
             code: int = _function(arguments)(arguments)
@@ -328,6 +330,19 @@ def _give_up_output() -> None:
             stream.flush()
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
+_PROC = Path("/proc/self/fd")
+
+
+def _check_proc() -> None:
+    """Check that /proc is mounted; ddpbench reaches folders and processes through it.
+
+    Raises:
+        RequestError: it is not mounted, as in a chroot.
+    """
+    if not _PROC.exists():
+        raise RequestError("/proc is not mounted here; mount it with: mount -t proc proc /proc")
 
 
 _LEAST_ADDRESS_SPACE = 512 << 20

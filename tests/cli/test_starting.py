@@ -81,3 +81,12 @@ def test_signals_that_the_parent_process_ignored_or_blocked_come(what: str, code
     """Exit codes of children are known, and the command can be interrupted."""
     ended = subprocess.run([sys.executable, "-c", _INHERITS, what], check=False, timeout=60)
     assert ended.returncode == code
+
+
+def test_without_proc_a_command_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report would say that the run directory has no plan."""
+    monkeypatch.setattr("ddpbench.cli._PROC", tmp_path / "missing")
+    assert run(["report", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith("ddpbench: /proc is not mounted here; mount it with: ")
