@@ -12,7 +12,8 @@ The groups have one launch in common, the anchor. Between two groups, the anchor
 launches meet, so each of its timed blocks has neighbours from one group.
 
 A request is a line with a verb and the side: `offer`, `meet`, `give`, or `take` with the launch's place. The turnstile
-answers with one byte when the side has the turn: the index of the present group, modulo 256.
+answers with one byte when the side has the turn: the index of the present group, modulo 256. A rank may also `join` its
+side, which is not answered. Then the rank is stopped while its side waits (`suspension.py`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddpbench.removal import TemporaryFolder, remove_tree
+from ddpbench.runtime.suspension import Suspension
 
 TURNSTILE = "DDPBENCH_TURNSTILE"
 """Environment variable of a side's sweep process with the turnstile's path and the side's name: `PATH SIDE`."""
@@ -43,6 +45,7 @@ WHOLE = "launches are interleaved, not blocks of their steps"
 """Beginning of a message which says why complete launches alternate, and not blocks of steps."""
 MOST_GROUPS = 256
 """Number of groups of a round that the turnstile's answers distinguish."""
+_GONE = "the process that says whose turn it is has ended"
 _FOLDER = "ddpbench-turns-"
 _SOCKET = "turnstile"
 _STALE_S = 60.0
@@ -173,11 +176,12 @@ class _Shares:
 class Turnstile:
     """The server of a turnstile: a socket, and a thread that gives the turn to one side at a time."""
 
-    def __init__(self, dice: random.Random | None = None) -> None:
+    def __init__(self, dice: random.Random | None = None, *, stops: bool = False) -> None:
         """Open the turnstile's socket, and start the thread.
 
         With `dice`, the next side is drawn at random from the waiting sides with the fewest turns since they met.
-        Without `dice`, the side that has waited longest is next.
+        Without `dice`, the side that has waited longest is next. If `stops`, processes that joined a side are stopped
+        while the side waits, so they give no sign of life meanwhile.
 
         Raises:
             OSError: the socket cannot be made.
@@ -195,6 +199,7 @@ class Turnstile:
         self._expected: set[str] = set()
         self._sides = _Sides()
         self._groups = _Groups()
+        self._suspension = Suspension() if stops else None
         self._stopping, self._stop = socket.socketpair()
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -284,6 +289,11 @@ class Turnstile:
         with self._lock:
             return side not in self._expected
 
+    def is_waiting(self, side: str) -> bool:
+        """Return whether a side has asked for the turn and has not got it yet."""
+        with self._lock:
+            return any(entry.side == side for entry in self._waiting)
+
     def leave(self, side: str) -> None:
         """Record that a side needs no more turns in this round: take the turn from the side, and don't wait for it."""
         with self._lock:
@@ -293,6 +303,8 @@ class Turnstile:
 
     def _ended(self, side: str) -> None:
         self._waiting = [entry for entry in self._waiting if entry.side != side]
+        if self._suspension is not None:
+            self._suspension.go_on(side)
         self._sides.ended(side)
         self._given(side)
 
@@ -317,6 +329,8 @@ class Turnstile:
             self._waiting.remove(entry)
             self.holder = entry.side
             self._shares.begin_turn(entry.side)
+            if self._suspension is not None:
+                self._suspension.go_on(entry.side)
             try:
                 entry.connection.sendall(bytes([self._groups.number % MOST_GROUPS]))
             except OSError:  # the process that asked has ended; a rank's side gives the turn back itself
@@ -324,6 +338,8 @@ class Turnstile:
 
     def _serve(self) -> None:
         with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
+            if self._suspension is not None:
+                stack.callback(self._suspension.close)
             for one in (self._listening, self._stopping):
                 stack.enter_context(one)
                 selector.register(one, selectors.EVENT_READ)
@@ -353,11 +369,17 @@ class Turnstile:
         with self._lock:
             if not text:
                 self._waiting = [entry for entry in self._waiting if entry.connection is not connection]
+                if self._suspension is not None:
+                    self._suspension.forget(connection)
                 return False
             for line in text.decode("utf-8", "replace").splitlines():
                 match line.split():
                     case ["give", side]:
                         self._ended(side)
+                        continue
+                    case ["join", side]:
+                        if self._suspension is not None:
+                            self._suspension.join(side, connection)
                         continue
                     case ["take", side, place] if place.isdecimal():
                         self._ended(side)  # an earlier launch may have left its state
@@ -378,7 +400,13 @@ class Turnstile:
                     self._expected.remove(side)
                     self._waiting.sort(key=lambda entry: self._order.index(entry.side))
                 self._given(side)
+            self._stop_waiting()
         return True
+
+    def _stop_waiting(self) -> None:
+        if self._suspension is not None:
+            for entry in self._waiting:
+                self._suspension.stop(entry.side)
 
 
 def _drawn(able: Sequence[_Waiting], turns: Mapping[str, int], dice: random.Random) -> _Waiting:
@@ -409,6 +437,17 @@ class Turn:
         except OSError as error:
             self._socket.close()
             raise TurnstileGoneError(f"{path} does not say whose turn it is: {error}") from None
+
+    def join(self) -> None:
+        """Let the turnstile stop this process while its side waits.
+
+        Raises:
+            TurnstileGoneError: the turnstile has been closed.
+        """
+        try:
+            self._socket.sendall(f"join {self._side}\n".encode())
+        except OSError:
+            raise TurnstileGoneError(_GONE) from None
 
     def take(self, waiting: Callable[[], None] = lambda: None, *, place: int = 0) -> int:
         """Wait for the turn before the round's launch number `place`; return the time waited (ns).
@@ -470,7 +509,7 @@ class Turn:
         except OSError:
             answer = b""
         if not answer:
-            raise TurnstileGoneError("the process that says whose turn it is has ended")
+            raise TurnstileGoneError(_GONE)
         self.group = answer[0]
         return time.perf_counter_ns() - began
 

@@ -537,12 +537,21 @@ def test_launches_whose_server_ends_are_repeated_and_only_the_one_at_fault_fails
 
 
 @pytest.mark.multiprocess
-def test_a_case_whose_threads_spin_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "not stopped"])
+def test_a_case_whose_threads_spin_is_stopped_while_it_waits_or_else_named(
+    stopped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not stopped:
+        monkeypatch.setattr("ddpbench.runtime.suspension._descriptor_of", lambda _: None)
     run, listener = swept(tmp_path, ["Sound", "Spins"], rounds=1, measured="300 ms")
     assert {outcome.status for each in listener.seen.values() for outcome in each} == {"ok"}
-    (sentence,) = [
+    sentences = [
         text for text in summarize(RunDir(run)).conclusions.validity if "waiting for its turn" in text
     ]
+    if stopped:
+        assert not sentences
+        return
+    (sentence,) = sentences
     assert sentence.startswith("1 case used cores while waiting for its turn (up to ")
     assert sentence.endswith("(DDP at 2 ranks (Spins)).")
 

@@ -53,7 +53,7 @@ class Rotating:
         if self._no_turnstile:
             return None
         try:
-            return Turnstile(random.Random(f"{self._budget.seed} {number}"))
+            return Turnstile(random.Random(f"{self._budget.seed} {number}"), stops=True)
         except OSError as error:
             self._no_turnstile = True
             self._progress.warn(f"launches of a round run one after another: no socket can be made ({error})")
@@ -94,6 +94,7 @@ class Rotating:
                     address=turnstile.address(case_id),
                     cores=cores,
                     has_turn=has_turn,
+                    is_waiting=partial(turnstile.is_waiting, case_id),
                     alternated=partial(turnstile.alternated, case_id),
                     groups=len(rotation.groups) if case_id == rotation.anchor else 1,
                 ),

@@ -81,7 +81,10 @@ class Measurement:
         # A workload's own loader may have workers that never stop fetching, so its launch takes no turns.
         in_turn = TURN in os.environ and not getattr(training.loader, "num_workers", 0)
         self._groups = min(request.groups, MOST_GROUPS) if in_turn else 1
-        turn = turn_from(TURN) if in_turn and training.place.rank == 0 else None
+        self._joined = turn_from(TURN) if in_turn else None
+        if self._joined is not None:
+            self._joined.join()
+        turn = self._joined if training.place.rank == 0 else None
         in_step = (
             training.strategy.replicas_equal
         )  # ranks of other strategies don't wait for each other in each step
