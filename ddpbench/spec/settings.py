@@ -122,7 +122,7 @@ class Budget(BaseModel, extra="forbid", frozen=True):
     hang_timeout: Annotated[float, limits.HANG_TIMEOUT_S, Duration] = 60.0
     """End a launch as hung if no rank completes a step for this long."""
     turns: Literal["launches", "blocks", "auto"] = "launches"
-    """`blocks`: run a round's launches concurrently, with alternating blocks of steps.
+    """`blocks`: run a round's launches concurrently, with alternating blocks of steps; waiting ranks are stopped.
 
     `launches`: one by one, as always on GPUs, over emulated links, with loader workers or other launchers. `auto`:
     `blocks`, unless a compared case cannot alternate.
