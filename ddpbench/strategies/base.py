@@ -368,6 +368,8 @@ class Strategy(ABC, Generic[OptionsT]):
     """True if gradients after a step equal those of one process over all ranks' samples. Proved before timing."""
     replicas_equal: ClassVar[bool] = True
     """True if all ranks' parameters are bit-equal after any number of steps. Checked at the end of a launch."""
+    in_step: ClassVar[bool] = True
+    """True if ranks wait for each other in every step, so that timed blocks of a few steps are exact."""
     sends_parameters: ClassVar[bool] = False
     """True if an update sends parameters to all ranks, so that these are equal even if gradients were not averaged."""
     whole_batches: ClassVar[bool] = False

@@ -42,6 +42,7 @@ class _Declared(BaseModel):
     one_process: bool
     aggregates: bool
     replicas_equal: bool
+    in_step: bool
     sends_parameters: bool
     whole_batches: bool
     whole_state: bool

@@ -9,7 +9,7 @@ import pytest
 
 from ddpbench.collectives import TABLE as ALGORITHMS
 from ddpbench.spec import Case
-from ddpbench.strategies import TABLE
+from ddpbench.strategies import TABLE, load_strategy
 from ddpbench.strategies.traits import traits_named, traits_of
 from tests.folders import PACKAGE, modules_of
 
@@ -86,3 +86,9 @@ def test_who_reads_runs_loads_no_class_that_a_run_may_name() -> None:
         or (isinstance(node, ast.Attribute) and node.attr in loading)
     ]
     assert found == []
+
+
+def test_ranks_of_these_strategies_alone_do_not_wait_for_each_other_in_every_step() -> None:
+    strategies = {name: load_strategy(name) for name in TABLE}
+    apart = {name for name, found in strategies.items() if not (found.framework or found.in_step)}
+    assert apart == {"independent", "post_local_sgd", "async_server"}

@@ -85,11 +85,8 @@ class Measurement:
         if self._joined is not None:
             self._joined.join()
         turn = self._joined if training.place.rank == 0 else None
-        in_step = (
-            training.strategy.replicas_equal
-        )  # ranks of other strategies don't wait for each other in each step
         short = in_turn or request.short_blocks
-        least = IN_TURN if short and in_step else TRAINING
+        least = IN_TURN if short and training.strategy.in_step else TRAINING
         self._least = least if self._case.compute == "real" else REPLAYING
         self._blocks = request.groups * (INTERLEAVED_BLOCKS if short else BLOCKS_A_LAUNCH)
         self._distributed = dist.is_initialized() and training.strategy.uses_backend
