@@ -42,8 +42,8 @@ class Watched(Turnstile):
 
     last: Watched | None = None
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
         Watched.last = self
 
     @classmethod
