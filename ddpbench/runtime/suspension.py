@@ -21,9 +21,11 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class Suspension:
-    """Stops and continues the processes that joined a side. Not safe for concurrent use."""
+    """Stops and continues the processes that joined a side, or none of them. Not safe for concurrent use."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, stops: bool = True) -> None:
+        """With `stops=False`, never stop a process."""
+        self._stops = stops
         self._joined: dict[socket.socket, tuple[str, int]] = {}
         """Each joined process's connection, with its side and the descriptor of the process."""
         self._stopped: set[str] = set()
@@ -31,7 +33,7 @@ class Suspension:
     def join(self, side: str, connection: socket.socket) -> None:
         """Add the process at the other end of a Unix socket to a side; stop it if the side is stopped."""
         self.forget(connection)
-        descriptor = _descriptor_of(connection)
+        descriptor = _descriptor_of(connection) if self._stops else None
         if descriptor is None:
             return
         self._joined[connection] = side, descriptor

@@ -199,7 +199,7 @@ class Turnstile:
         self._expected: set[str] = set()
         self._sides = _Sides()
         self._groups = _Groups()
-        self._suspension = Suspension() if stops else None
+        self._suspension = Suspension(stops=stops)
         self._stopping, self._stop = socket.socketpair()
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -303,8 +303,7 @@ class Turnstile:
 
     def _ended(self, side: str) -> None:
         self._waiting = [entry for entry in self._waiting if entry.side != side]
-        if self._suspension is not None:
-            self._suspension.go_on(side)
+        self._suspension.go_on(side)
         self._sides.ended(side)
         self._given(side)
 
@@ -329,8 +328,7 @@ class Turnstile:
             self._waiting.remove(entry)
             self.holder = entry.side
             self._shares.begin_turn(entry.side)
-            if self._suspension is not None:
-                self._suspension.go_on(entry.side)
+            self._suspension.go_on(entry.side)
             try:
                 entry.connection.sendall(bytes([self._groups.number % MOST_GROUPS]))
             except OSError:  # the process that asked has ended; a rank's side gives the turn back itself
@@ -338,8 +336,7 @@ class Turnstile:
 
     def _serve(self) -> None:
         with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
-            if self._suspension is not None:
-                stack.callback(self._suspension.close)
+            stack.callback(self._suspension.close)
             for one in (self._listening, self._stopping):
                 stack.enter_context(one)
                 selector.register(one, selectors.EVENT_READ)
@@ -369,8 +366,7 @@ class Turnstile:
         with self._lock:
             if not text:
                 self._waiting = [entry for entry in self._waiting if entry.connection is not connection]
-                if self._suspension is not None:
-                    self._suspension.forget(connection)
+                self._suspension.forget(connection)
                 return False
             for line in text.decode("utf-8", "replace").splitlines():
                 match line.split():
@@ -378,8 +374,7 @@ class Turnstile:
                         self._ended(side)
                         continue
                     case ["join", side]:
-                        if self._suspension is not None:
-                            self._suspension.join(side, connection)
+                        self._suspension.join(side, connection)
                         continue
                     case ["take", side, place] if place.isdecimal():
                         self._ended(side)  # an earlier launch may have left its state
@@ -400,13 +395,9 @@ class Turnstile:
                     self._expected.remove(side)
                     self._waiting.sort(key=lambda entry: self._order.index(entry.side))
                 self._given(side)
-            self._stop_waiting()
-        return True
-
-    def _stop_waiting(self) -> None:
-        if self._suspension is not None:
             for entry in self._waiting:
                 self._suspension.stop(entry.side)
+        return True
 
 
 def _drawn(able: Sequence[_Waiting], turns: Mapping[str, int], dice: random.Random) -> _Waiting:

@@ -50,7 +50,7 @@ def joined() -> Iterator[Callable[[Turnstile, str], subprocess.Popen[str]]]:
 
         def join(turnstile: Turnstile, side: str) -> subprocess.Popen[str]:
             held = turnstile._suspension
-            before = len(held._joined) if held is not None else 0
+            before = len(held._joined)
             rank = subprocess.Popen(
                 [sys.executable, "-c", JOINS, turnstile.address(side)], stdout=subprocess.PIPE, text=True
             )
@@ -59,7 +59,7 @@ def joined() -> Iterator[Callable[[Turnstile, str], subprocess.Popen[str]]]:
             assert rank.stdout is not None
             ends.callback(rank.stdout.close)
             assert rank.stdout.readline() == "joins\n"
-            if held is not None:
+            if held._stops:
                 until(lambda: len(held._joined) > before)
             return rank
 
@@ -106,7 +106,6 @@ def test_a_killed_rank_is_forgotten_and_the_others_go_on(turnstile: Turnstile, j
     first.kill()
     assert first.wait(PATIENCE_S) == -signal.SIGKILL, "a stopped process can be killed"
     held = turnstile._suspension
-    assert held is not None
     until(lambda: len(held._joined) == 1)
     turnstile.leave("b")
     until(lambda: turnstile.holder == "a")
