@@ -180,8 +180,8 @@ class Interleaved:
     """The cores of all launches that alternate."""
     has_turn: Callable[[], bool]
     """Returns whether it is the launch's turn."""
-    is_waiting: Callable[[], bool]
-    """Returns whether the launch waits for its turn. Its ranks are then stopped and make no progress."""
+    is_stopped: Callable[[], bool]
+    """Returns whether the launch's ranks are stopped until its turn, so that they make no progress."""
     alternated: Callable[[], tuple[tuple[str, ...], ...]]
     """Returns the groups of launches with which this launch has alternated, each as their case ids."""
     groups: int = 1
@@ -301,7 +301,7 @@ class RunningLaunch:
             seen.beat(rank, server.pulse(rank), at)
             seen.exited(rank, int(event["code"]), float(event["cpu_s"]), at)
         now = time.monotonic()
-        if now - self._looked_at > PAUSE_S or (self.interleaved and self.interleaved.is_waiting()):
+        if now - self._looked_at > PAUSE_S or (self.interleaved and self.interleaved.is_stopped()):
             seen.alive_at = now
         self._looked_at = now
         for rank in range(seen.ranks):

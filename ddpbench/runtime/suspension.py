@@ -21,7 +21,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class Suspension:
-    """Stops and continues the processes that joined a side, or none of them. Not safe for concurrent use."""
+    """Stops and continues the processes that joined a side, or none of them. Not safe for concurrent use, except `is_stopped`."""
 
     def __init__(self, *, stops: bool = True) -> None:
         """With `stops=False`, never stop a process."""
@@ -47,7 +47,7 @@ class Suspension:
 
     def stop(self, side: str) -> None:
         """Stop a side's processes, unless they are stopped."""
-        if side not in self._stopped:
+        if self._stops and side not in self._stopped:
             self._stopped.add(side)
             self._signal_all(side, signal.SIGSTOP)
 
@@ -56,6 +56,10 @@ class Suspension:
         if side in self._stopped:
             self._stopped.remove(side)
             self._signal_all(side, signal.SIGCONT)
+
+    def is_stopped(self, side: str) -> bool:
+        """Return whether a side waits, so that its processes are stopped. Another thread may ask."""
+        return side in self._stopped
 
     def close(self) -> None:
         """Let all processes continue, and forget them."""

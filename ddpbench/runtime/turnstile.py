@@ -199,7 +199,7 @@ class Turnstile:
         self._expected: set[str] = set()
         self._sides = _Sides()
         self._groups = _Groups()
-        self._suspension = Suspension(stops=stops)
+        self.suspension = Suspension(stops=stops)
         self._stopping, self._stop = socket.socketpair()
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -289,11 +289,6 @@ class Turnstile:
         with self._lock:
             return side not in self._expected
 
-    def is_waiting(self, side: str) -> bool:
-        """Return whether a side has asked for the turn and has not got it yet."""
-        with self._lock:
-            return any(entry.side == side for entry in self._waiting)
-
     def leave(self, side: str) -> None:
         """Record that a side needs no more turns in this round: take the turn from the side, and don't wait for it."""
         with self._lock:
@@ -303,7 +298,7 @@ class Turnstile:
 
     def _ended(self, side: str) -> None:
         self._waiting = [entry for entry in self._waiting if entry.side != side]
-        self._suspension.go_on(side)
+        self.suspension.go_on(side)
         self._sides.ended(side)
         self._given(side)
 
@@ -328,7 +323,7 @@ class Turnstile:
             self._waiting.remove(entry)
             self.holder = entry.side
             self._shares.begin_turn(entry.side)
-            self._suspension.go_on(entry.side)
+            self.suspension.go_on(entry.side)
             try:
                 entry.connection.sendall(bytes([self._groups.number % MOST_GROUPS]))
             except OSError:  # the process that asked has ended; a rank's side gives the turn back itself
@@ -336,7 +331,7 @@ class Turnstile:
 
     def _serve(self) -> None:
         with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
-            stack.callback(self._suspension.close)
+            stack.callback(self.suspension.close)
             for one in (self._listening, self._stopping):
                 stack.enter_context(one)
                 selector.register(one, selectors.EVENT_READ)
@@ -366,7 +361,7 @@ class Turnstile:
         with self._lock:
             if not text:
                 self._waiting = [entry for entry in self._waiting if entry.connection is not connection]
-                self._suspension.forget(connection)
+                self.suspension.forget(connection)
                 return False
             for line in text.decode("utf-8", "replace").splitlines():
                 match line.split():
@@ -374,7 +369,7 @@ class Turnstile:
                         self._ended(side)
                         continue
                     case ["join", side]:
-                        self._suspension.join(side, connection)
+                        self.suspension.join(side, connection)
                         continue
                     case ["take", side, place] if place.isdecimal():
                         self._ended(side)  # an earlier launch may have left its state
@@ -396,7 +391,7 @@ class Turnstile:
                     self._waiting.sort(key=lambda entry: self._order.index(entry.side))
                 self._given(side)
             for entry in self._waiting:
-                self._suspension.stop(entry.side)
+                self.suspension.stop(entry.side)
         return True
 
 

@@ -49,7 +49,7 @@ def joined() -> Iterator[Callable[[Turnstile, str], subprocess.Popen[str]]]:
     with ExitStack() as ends:
 
         def join(turnstile: Turnstile, side: str) -> subprocess.Popen[str]:
-            held = turnstile._suspension
+            held = turnstile.suspension
             before = len(held._joined)
             rank = subprocess.Popen(
                 [sys.executable, "-c", JOINS, turnstile.address(side)], stdout=subprocess.PIPE, text=True
@@ -78,7 +78,7 @@ def test_a_rank_is_stopped_while_its_side_waits_and_at_no_other_time(
     late = None
     assert not any(is_stopped(rank.pid) for rank in ranks.values()), "before the first request"
     a._socket.sendall(b"offer a\n")
-    until(lambda: turnstile.is_waiting("a"))
+    until(lambda: turnstile.suspension.is_stopped("a"))
     until(lambda: is_stopped(ranks["a"].pid))
     assert not is_stopped(ranks["b"].pid)
     late = joined(turnstile, "a")
@@ -89,8 +89,8 @@ def test_a_rank_is_stopped_while_its_side_waits_and_at_no_other_time(
         until(lambda: is_stopped(ranks[other].pid))  # noqa: B023
         assert not is_stopped(ranks[holder].pid)
         turnstile.leave("nobody")
-        assert turnstile.is_waiting(other)
-        assert not turnstile.is_waiting(holder)
+        assert turnstile.suspension.is_stopped(other)
+        assert not turnstile.suspension.is_stopped(holder)
     turnstile.leave(turnstile.holder)
     until(lambda: not any(is_stopped(rank.pid) for rank in (*ranks.values(), late)))
     a.close()
@@ -105,7 +105,7 @@ def test_a_killed_rank_is_forgotten_and_the_others_go_on(turnstile: Turnstile, j
     until(lambda: is_stopped(first.pid) and is_stopped(second.pid))
     first.kill()
     assert first.wait(PATIENCE_S) == -signal.SIGKILL, "a stopped process can be killed"
-    held = turnstile._suspension
+    held = turnstile.suspension
     until(lambda: len(held._joined) == 1)
     turnstile.leave("b")
     until(lambda: turnstile.holder == "a")
@@ -136,7 +136,8 @@ def test_sides_of_a_comparison_are_not_stopped(joined: Join) -> None:
     other = Turn(turnstile.address("b"))
     other.take()
     turn._socket.sendall(b"offer a\n")
-    until(lambda: turnstile.is_waiting("a"))
+    until(lambda: bool(turnstile._waiting))
+    assert not turnstile.suspension.is_stopped("a")
     assert not is_stopped(os.getpid())
     turn.close()
     other.close()

@@ -94,7 +94,7 @@ class Rotating:
                     address=turnstile.address(case_id),
                     cores=cores,
                     has_turn=has_turn,
-                    is_waiting=partial(turnstile.is_waiting, case_id),
+                    is_stopped=partial(turnstile.suspension.is_stopped, case_id),
                     alternated=partial(turnstile.alternated, case_id),
                     groups=len(rotation.groups) if case_id == rotation.anchor else 1,
                 ),
