@@ -21,7 +21,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class Suspension:
-    """Stops and continues the processes that joined a side, or none of them. Not safe for concurrent use, except `is_stopped`."""
+    """Stops and continues the processes that joined a side. Only `is_stopped` is safe in other threads."""
 
     def __init__(self, *, stops: bool = True) -> None:
         """With `stops=False`, never stop a process."""
@@ -58,7 +58,7 @@ class Suspension:
             self._signal_all(side, signal.SIGCONT)
 
     def is_stopped(self, side: str) -> bool:
-        """Return whether a side waits, so that its processes are stopped. Another thread may ask."""
+        """Return whether a side is stopped."""
         return side in self._stopped
 
     def close(self) -> None:
