@@ -8,6 +8,8 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,8 @@ from tests.lighter import sitecustomize as lighter
 
 if TYPE_CHECKING:
     from ddpbench.analysis import Checked
+
+TESTS = Path(__file__).parent
 
 # A shell without job control has its background jobs ignore SIGINT, and so their children: sweeps that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -78,14 +82,27 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Turn off garbage collection while all tests are imported, which makes hardly any, and freeze what they leave."""
     gc.disable()
     try:
+        _import_own_share(session.config)
         return (yield)
     finally:
         gc.freeze()
         gc.enable()
+
+
+def _import_own_share(config: pytest.Config) -> None:
+    """Import each worker's share of all tests first: what it compiles the other workers need not compile."""
+    worker: Any = getattr(config, "workerinput", None)
+    if worker is None or TESTS not in map(Path.absolute, map(Path, config.args)):
+        return
+    first, of = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+    for path in sorted(TESTS.rglob("test_*.py"))[first::of]:
+        # What cannot be imported is told when it is collected.
+        with suppress(Exception, pytest.skip.Exception):
+            import_module(".".join(path.relative_to(TESTS.parent).with_suffix("").parts))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

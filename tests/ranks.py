@@ -34,6 +34,7 @@ _SERVER.set_forkserver_preload(
         "torch.distributed.optim",
         "torch.nn.parallel",
         "torch.utils.flop_counter",  # which each proof would import
+        "torch.distributed.pipelining",  # which each rank of a pipeline would import
         "pytest",  # a child imports the parent's main module
         "tests.strategies.training",
         "tests.strategies.sharding",

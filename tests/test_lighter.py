@@ -61,6 +61,37 @@ def test_operators_rules_for_tensors_without_values_are_imported_only_for_them(k
     assert done.stdout.splitlines() == ["_Late", "[1, 4, 6, 6]", "module"]
 
 
+SELDOM_LINES = """
+import sys, torch
+
+@torch.library.custom_op("mine::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return 2 * x
+
+@twice.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+kinds = [type(sys.modules[name]).__name__ for name in sys.argv[1:]]
+from torch._subclasses.fake_tensor import FakeTensorMode
+with FakeTensorMode():
+    print(list(twice(torch.ones(3)).shape))
+print(*kinds)
+normal = torch.distributions.Normal(0.0, 1.0)
+print(normal.mean, torch.export.Dim("batch").__name__, torch.quantization.QConfig.__name__)
+from torch.masked import masked_tensor
+print(type(sys.modules["torch.masked"]).__name__)
+"""
+
+
+@pytest.mark.thorough
+def test_what_trainings_seldom_use_is_imported_when_it_is_used() -> None:
+    command = [sys.executable, "-c", SELDOM_LINES, *lighter.SELDOM]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    late = " ".join(["_Late"] * len(lighter.SELDOM))
+    assert done.stdout.splitlines() == ["[3]", late, "tensor(0.) batch QConfig", "module"]
+
+
 SERVER_LINES = """
 import sys
 from ddpbench.spec import Case

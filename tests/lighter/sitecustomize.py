@@ -149,7 +149,7 @@ def _load_for_meta(run: Callable[[ModuleType], None], module: ModuleType) -> Non
 
 
 def _name_callers(run: Callable[[ModuleType], None], module: ModuleType) -> None:
-    """Have it name the line that declares an operator, as it does, without looking for its module among all."""
+    """Name the line that declares an operator, as torch does, without a look at the files of all modules."""
     run(module)
 
     def get_source(stacklevel: int) -> str:
@@ -157,6 +157,12 @@ def _name_callers(run: Callable[[ModuleType], None], module: ModuleType) -> None
         return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
     module.get_source = get_source
+
+
+def _find_callers(run: Callable[[ModuleType], None], module: ModuleType) -> None:
+    """Find the module that declares an operator, as torch does, without a look at the files of all modules."""
+    run(module)
+    module.inspect = SimpleNamespace(getmodule=lambda frame: sys.modules.get(frame.f_globals["__name__"]))
 
 
 def _import_without_collecting(run: Callable[[ModuleType], None], module: ModuleType) -> None:
@@ -279,6 +285,7 @@ _CHANGED = {
     META: _be_late_with_generators,
     **dict.fromkeys(SELDOM, _be_late),
     "torch._library.utils": _name_callers,
+    "torch.library": _find_callers,
     "torch.utils._device": _load_for_meta,
     "ddpbench.helper_process": _work_alone,
     "ddpbench.worker.server": _import_for_each_case,
