@@ -1,7 +1,6 @@
 """The command that this process carries out, for records.
 
-A program that calls ddpbench from Python has a command line of its own, which may contain secrets, so it is not
-recorded.
+The command line of a program that calls ddpbench from Python is not recorded, because it may contain secrets.
 """
 
 from __future__ import annotations
