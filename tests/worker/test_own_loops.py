@@ -80,7 +80,7 @@ def test_a_models_attribute_called_network_is_not_taken_for_the_model(network: A
         ),
         (
             "ByHand",
-            r"64 steps changed parameters without an optimizer \(0\.weight, 0\.bias and 2 more\): return an",
+            r"64 steps changed parameters \(0\.weight, 0\.bias and 2 more\), but called step\(\) of no optimizer",
         ),
         ("NeverWarmsUp", r"16 updates of its optimizer did not change 4 of the model's 4 parameters"),
         (

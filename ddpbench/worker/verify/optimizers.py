@@ -339,8 +339,9 @@ class _Watch:
             changed = [name for name, each in self._before.items() if not torch.equal(each, after[name])]
             if changed:
                 return (
-                    f"{_many(made, 'step')} changed parameters without an optimizer ({in_words(changed)}): return an "
-                    "optimizer that makes this update, such as torch.optim.SGD, from optimizer(), and call its step()"
+                    f"{_many(made, 'step')} changed parameters ({in_words(changed)}), but called step() of no "
+                    "optimizer that optimizer() returned: return also the optimizer that makes the update, such as the "
+                    "inner one of a wrapper, or torch.optim.SGD in place of an update by hand"
                 )
             return f"{_many(made, 'step')} called no optimizer with a gradient to apply: the model would not train"
         as_before = [name for name in self._rates if torch.equal(self._before[name], after[name])]
