@@ -94,13 +94,15 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 
 
 def _import_own_share(config: pytest.Config) -> None:
-    """Import each worker's share of all tests first: what it compiles the other workers need not compile."""
+    """Import each worker's share of all tests first: what it compiles the other workers need not compile.
+
+    Collection reports the modules that cannot be imported.
+    """
     worker: Any = getattr(config, "workerinput", None)
     if worker is None or TESTS not in map(Path.absolute, map(Path, config.args)):
         return
     first, of = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
     for path in sorted(TESTS.rglob("test_*.py"))[first::of]:
-        # What cannot be imported is told when it is collected.
         with suppress(Exception, pytest.skip.Exception):
             import_module(".".join(path.relative_to(TESTS.parent).with_suffix("").parts))
 

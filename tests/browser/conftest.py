@@ -13,6 +13,7 @@ from ddpbench.analysis import summarize
 from ddpbench.records import RunDir
 from ddpbench.report import write_report
 from tests.lighter import sitecustomize as lighter
+from tests.made_once import made_once
 from tests.report.handmade import bucket_comparisons, handmade_summary
 from tests.synthetic import write_everything
 
@@ -42,19 +43,25 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    summary = handmade_summary(comparisons=bucket_comparisons())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(lighter.PAINTS, "svg")
-        return write_report(summary, RunDir(tmp_path_factory.mktemp("run"))).as_uri()
+    def make(folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(lighter.PAINTS, "svg")
+            write_report(handmade_summary(comparisons=bucket_comparisons()), RunDir(folder))
+
+    return RunDir(made_once(tmp_path_factory, "handmade", make)).report.as_uri()
 
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A report in which every section has its figure, from records."""
-    run = write_everything(tmp_path_factory.mktemp("whole") / "run")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(lighter.PAINTS, "svg")
-        return write_report(summarize(run), run).as_uri()
+
+    def make(folder: Path) -> None:
+        run = write_everything(folder / "run")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(lighter.PAINTS, "svg")
+            write_report(summarize(run), run)
+
+    return RunDir(made_once(tmp_path_factory, "whole", make) / "run").report.as_uri()
 
 
 @pytest.fixture
