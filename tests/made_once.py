@@ -1,4 +1,4 @@
-"""What the first of all workers makes, and the others only read."""
+"""Folders that the first of all workers fills, and that the others only read."""
 
 from __future__ import annotations
 
