@@ -543,7 +543,7 @@ def test_a_case_whose_threads_spin_is_stopped_while_it_waits_or_else_named(
 ) -> None:
     if not stopped:
         monkeypatch.setattr("ddpbench.runtime.suspension._descriptor_of", lambda _: None)
-    run, listener = swept(tmp_path, ["Sound", "Spins"], rounds=1, measured="300 ms")
+    run, listener = swept(tmp_path, ["Sound", "Spins"], rounds=1, measured="900 ms")
     assert {outcome.status for each in listener.seen.values() for outcome in each} == {"ok"}
     sentences = [
         text for text in summarize(RunDir(run)).conclusions.validity if "waiting for its turn" in text
