@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ddpbench.analysis.read.alternation import anchor_corrections, corrected
+from ddpbench.analysis.read.alternation import Alternated, anchor_corrections, corrected
 from ddpbench.analysis.read.steptime import BlockTimes, time_blocks
 from ddpbench.analysis.statistics.correlation import Correlation, correlation_of
 from ddpbench.analysis.statistics.interval import Interval
@@ -105,6 +105,7 @@ def so_far(run: RunDir) -> SoFar:
     order = frozenset(plan.order)
     timings: dict[str, list[Timing]] = {}
     factors: dict[tuple[str, TimingKey], float] = {}
+    alone: set[tuple[str, TimingKey]] = set()
     baselines: dict[str, str] = {}
     for planned, case_id in zip(plan.cases, plan.ids, strict=True):
         if planned.skip_reason is None:
@@ -118,10 +119,13 @@ def so_far(run: RunDir) -> SoFar:
                 if not order or (directory.number, case_id) in order
             )
             timings[case_id] = []
-            for timing, corrections in filter(None, found):
+            for timing, groups, corrections in filter(None, found):
                 timings[case_id].append(timing)
                 factors |= {(other, timing.pair): factor for other, factor in corrections.items()}
+                if not groups:
+                    alone.add((case_id, timing.pair))
             baselines[case_id] = planned.case.baseline().case_id
+    factors = {key: factor for key, factor in factors.items() if key not in alone}
     timings = {case_id: corrected(own, case_id, factors) for case_id, own in timings.items()}
     correlation = correlation_of(list(timings.values()))
     timings = {
@@ -153,8 +157,8 @@ def quick_timing(directory: LaunchDir, address: Address, sessions: Sessions = UN
 
 def _quick(
     directory: LaunchDir, address: Address, sessions: Sessions
-) -> tuple[Timing, Mapping[str, float]] | None:
-    """Like `quick_timing`, with the corrections of other launches if this one is the anchor of several groups."""
+) -> tuple[Timing, Alternated, Mapping[str, float]] | None:
+    """Like `quick_timing`, with the groups with which it alternated, and its corrections of others as their anchor."""
     try:
         outcome = read_outcome(directory)
         if outcome.status != "ok" or address.misfit(outcome, directory):
@@ -170,7 +174,8 @@ def _quick(
     if timing is None:
         return None
     session = sessions.session_of(outcome.session, outcome.started_utc)
-    return replace(timing, session=session), anchor_corrections(outcome.alternated, timing, own)
+    corrections = anchor_corrections(outcome.alternated, timing, own)
+    return replace(timing, session=session), outcome.alternated, corrections
 
 
 def _quick_blocks(path: Path, address: Address, outcome: LaunchOutcome) -> dict[int, BlockTimes] | None:

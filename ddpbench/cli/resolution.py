@@ -34,7 +34,9 @@ def resolution_words(plan: Plan, *, shared: bool = False, earlier: EarlierRounds
     few = f"warning: under {MIN_ROUNDS} rounds are too few to tell cases apart"
     if budget.rounds_max < MIN_ROUNDS:
         return f"{few}: give budget.rounds_max = {MIN_ROUNDS} or more"
-    deviation, noisy = deviation_resolved(MARGIN, rounds), resolved_in_one_sweep(_NOISY, rounds)
+    done = earlier.found.made if earlier is not None and earlier.resumed else 0
+    every = min(done + rounds, budget.rounds_max)
+    deviation, noisy = deviation_resolved(MARGIN, every), resolved_in_one_sweep(_NOISY, every)
     if deviation is None or noisy is None:
         needed_s = plan.estimate_s(MIN_ROUNDS, shared=shared)
         return (
@@ -44,7 +46,7 @@ def resolution_words(plan: Plan, *, shared: bool = False, earlier: EarlierRounds
     if earlier is not None and (words := _forecast_words(plan, earlier, rounds, shared=shared)):
         return words
     return (
-        f"{rounds} rounds resolve a difference of {MARGIN_WORDS} between two cases if the standard deviation of their "
+        f"{every} rounds resolve a difference of {MARGIN_WORDS} between two cases if the standard deviation of their "
         f"ratio within a round is at most {format_two_digits(100 * deviation)} %; if it is {100 * _NOISY:g} %, they "
         f"resolve {format_at_most(noisy)} (ddpbench noise measures it)"
     )

@@ -51,7 +51,7 @@ def add_parser(commands: Any) -> None:
         "--resolve",
         type=flags.resolved,
         metavar="PERCENT",
-        help="stop once every interval has this half-width, such as 3%%; raises rounds_max as far as the time allows",
+        help="stop once every speed-up has this half-width, such as 3%%; raises rounds_max as far as the time allows",
     )
     flags.out(parser)
     parser.add_argument(

@@ -38,7 +38,9 @@ class Outlook:
 def outlook(
     found: SoFar, case_ids: Collection[str], budget: Budget, *, rounds: int, round_s: float, left_s: float
 ) -> Outlook | None:
-    """Return the outlook of a sweep on these cases after `rounds` rounds; None while an interval is unknown.
+    """Return the outlook of a sweep on these cases after `rounds` rounds.
+
+    None while an interval is unknown, or if the target is reached.
 
     Args:
         found: the intervals so far.
@@ -56,6 +58,8 @@ def outlook(
         return None
     target = budget.target_half_width
     needed = found.rounds_to(target, case_ids, found.made, MOST_ROUNDS)
+    if needed == found.made:
+        return None
     return Outlook(
         at_end=at_end,
         end_rounds=end_rounds,

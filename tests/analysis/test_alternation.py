@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import pytest
 
-from ddpbench.analysis.read.alternation import anchor_corrections, busy_while_waiting, corrected
+from ddpbench.analysis.read.alternation import (
+    Alternated,
+    anchor_corrections,
+    busy_while_waiting,
+    corrected,
+    with_corrections,
+)
 from ddpbench.analysis.read.steptime import BlockTimes
 from ddpbench.analysis.statistics.stats import compare
 from ddpbench.analysis.statistics.timings import Timing
@@ -46,6 +54,28 @@ def test_ratios_across_groups_are_those_to_the_anchor() -> None:
     assert ratio(b, base) == pytest.approx(0.5)
     assert ratio(a, c) == pytest.approx(5 / 4), "within a group nothing changes"
     assert (a.step_s, b.step_s) == (timing(5).step_s, timing(10).step_s), "own times stay"
+
+
+@dataclass(frozen=True)
+class _Launch:
+    timing: Timing
+    alternated: Alternated
+    corrections: Mapping[str, float] = field(default_factory=dict)
+    loss_curve: None = None
+
+
+@dataclass(frozen=True)
+class _Case:
+    case_id: str
+    launches: tuple[_Launch, ...]
+
+
+def test_a_launch_that_was_repeated_alone_is_not_corrected() -> None:
+    anchor = _Launch(timing(15), (("a", "c"), ("b",)), {"a": 1.5, "c": 1.5, "b": 0.75})
+    others = {"a": _Launch(timing(5), (("base", "c"),)), "c": _Launch(timing(5), ())}
+    cases = [_Case("base", (anchor,)), *(_Case(name, (one,)) for name, one in others.items())]
+    found = {case.case_id: case.launches[0].timing for case in with_corrections(cast(Any, cases))}
+    assert {name: one.correction for name, one in found.items() if one} == {"base": 1.0, "a": 1.5, "c": 1.0}
 
 
 def test_a_launch_of_one_group_corrects_nothing() -> None:

@@ -171,6 +171,21 @@ def test_two_runs_of_different_settings_are_matched_by_all_else(
         assert reasons == [f"it is in {run.path} alone" for run in alone]
 
 
+def test_added_base_cases_are_matched_with_each_other_if_none_is_equal(tmp_path: Path) -> None:
+    """Both runs have added a base case, with their own batch."""
+    runs = []
+    for name, batch in (("a", 8), ("b", 16)):
+        single, ddp = (replace(case, local_batch=batch) for case in (SINGLE, DDP))
+        run = with_settings(made(tmp_path / name, {ddp: 45, single: 40}), f"[base]\nlocal_batch = {batch}")
+        plan = json.loads(run.plan.read_text())
+        plan["cases"][-1]["added_as_baseline"] = True
+        run.plan.write_text(json.dumps(plan))
+        runs.append(run)
+    changes = compared(*runs, differing=("local_batch",))
+    assert [change.case.strategy for change in changes.changes] == ["ddp", "single"]
+    assert all(change.verdict != "not comparable" for change in changes.changes)
+
+
 def test_cases_of_which_several_match_are_not_compared(tmp_path: Path) -> None:
     caps = {replace(DDP, bucket_cap_mb=cap): 40.0 for cap in (1.0, 25.0)}
     base, new = made(tmp_path / "a", caps), made(tmp_path / "b", {MASTER: 50})

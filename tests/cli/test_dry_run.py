@@ -495,6 +495,15 @@ def test_a_resolution_and_a_time_are_the_budgets(replays: str, capsys: pytest.Ca
     )
 
 
+def test_a_resolution_is_refused_where_claims_fix_the_rounds(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["sweep", "claim_input_bound", "--resolve", "3%", "--dry-run"]
+    assert run(given) == 2
+    assert "claims need a number of rounds that is fixed in advance, and --resolve does not fix it" in (
+        " ".join(capsys.readouterr().err.split())
+    )
+    assert run([*given, "--set", "claims=[]"]) == 0
+
+
 def test_only_rounds_that_fit_are_planned_for_a_resolution(
     replays: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

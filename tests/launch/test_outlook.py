@@ -79,6 +79,12 @@ def test_nothing_is_foreseen_without_intervals() -> None:
     assert outlook(none, ["base"], Budget(), rounds=6, round_s=10, left_s=100) is None
 
 
+def test_a_target_that_is_reached_is_not_foreseen() -> None:
+    budget = Budget(total=240, target_half_width=0.06, rounds_max=100)
+    assert half(6, 0.05) < 0.06
+    assert outlook(found(6, 0.05), ["base", "ddp"], budget, rounds=6, round_s=10, left_s=100) is None
+
+
 def test_time_that_is_spent_leaves_no_round() -> None:
     assert seen(Budget(), left_s=-5).end_rounds == 6
 

@@ -55,13 +55,22 @@ def corrected(timings: Iterable[Timing], case_id: str, factors: Factors) -> list
 
 
 def with_corrections(cases: Sequence[CaseRun]) -> list[CaseRun]:
-    """Return the cases with corrected timings of launches that alternated with an anchor."""
-    factors: Factors = {
-        (other, launch.timing.pair): factor
+    """Return the cases with corrected timings of launches that alternated with an anchor.
+
+    A launch that was repeated alone in the anchor's round is not corrected.
+    """
+    timed = [
+        (case.case_id, launch, launch.timing)
         for case in cases
         for launch in case.launches
         if launch.timing is not None
+    ]
+    alternated = {(case_id, timing.pair) for case_id, launch, timing in timed if launch.alternated}
+    factors: Factors = {
+        (other, timing.pair): factor
+        for _, launch, timing in timed
         for other, factor in launch.corrections.items()
+        if (other, timing.pair) in alternated
     }
     return [replace(case, launches=_corrected(case, factors)) for case in cases] if factors else list(cases)
 

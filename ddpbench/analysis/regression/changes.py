@@ -262,7 +262,7 @@ def matched(
     """Return pairs of a base and a new case with equal specifications, in the base's order.
 
     Cases of one side only follow, paired with None. `but` are fields in which the sides are meant to differ. Base cases
-    of speed-ups, which a run has added, are matched only with equal cases.
+    of speed-ups, which a run has added, are matched with equal cases first, and then with each other.
     """
     partners = {a: b for a, b in _pairs(base, new) if _is_added(base[a]) or _is_added(new[b])} if but else {}
     mine, others = (
@@ -271,6 +271,13 @@ def matched(
     )
     found = _pairs([base[index] for index in mine], [new[index] for index in others], but)
     partners |= {mine[a]: others[b] for a, b in found}
+    if but:
+        mine, others = (
+            [index for index, run in enumerate(side) if index not in taken and _is_added(run)]
+            for side, taken in ((base, partners.keys()), (new, partners.values()))
+        )
+        found = _pairs([base[index] for index in mine], [new[index] for index in others], but)
+        partners |= {mine[a]: others[b] for a, b in found}
     lone = sorted(set(range(len(new))) - set(partners.values()))
     return [
         *((run, new[partners[index]] if index in partners else None) for index, run in enumerate(base)),

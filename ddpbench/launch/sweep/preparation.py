@@ -148,6 +148,11 @@ def prepare(request: SweepRequest) -> Prepared:
     seeded = experiment.budget.seed is not None
     if not resumes:
         run.check_free()
+    if request.fills_time and experiment.claims:
+        raise RequestError(
+            f"{source}: claims need a number of rounds that is fixed in advance, and --resolve does not fix it; leave "
+            "the claims out: --set 'claims=[]'"
+        )
     if request.fills_time and not any("budget.rounds_max" in sure_keys(one) for one in request.overrides):
         experiment = _filling_time(experiment, cases, stored)
     plan = make_plan(experiment, cases, stored)
