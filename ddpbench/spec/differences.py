@@ -7,6 +7,7 @@ from typing import Any
 
 from ddpbench.spec import documents
 from ddpbench.spec.selections import dotted
+from ddpbench.spec.settings import Budget
 from ddpbench.text_safety import shortened
 from ddpbench.units import counted
 
@@ -31,7 +32,8 @@ def settings_apart(
 def differing_settings(before: str, now: str, *, ignored: Container[str] = ()) -> dict[str, tuple[Any, Any]]:
     """Return the settings in which the texts of two experiments differ, each with both values, None if it is not set.
 
-    Empty without a difference outside `ignored`, or if a text cannot be read.
+    Empty without a difference outside `ignored`, or if a text cannot be read. A setting of the budget that an older
+    version did not have does not differ from its default.
     """
     if not before or not now:
         return {}
@@ -40,10 +42,19 @@ def differing_settings(before: str, now: str, *, ignored: Container[str] = ()) -
     except ValueError:
         return {}
     names = [
-        name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name) and name not in ignored
+        name
+        for name in dict.fromkeys([*old, *new])
+        if old.get(name, _default(name)) != new.get(name, _default(name)) and name not in ignored
     ]
     names.sort(key=lambda name: name == "name")  # last, because the name follows from the file's name
     return {name: (old.get(name), new.get(name)) for name in names}
+
+
+def _default(name: str) -> Any:
+    """Return the default of a setting of the budget, such as `budget.turns`; None for others, which may be axes."""
+    section, _, key = name.partition(".")
+    field = Budget.model_fields.get(key) if section == "budget" else None
+    return None if field is None else field.get_default(call_default_factory=False)
 
 
 def in_words(settings: Mapping[str, tuple[Any, Any]], words: tuple[str, str]) -> str:

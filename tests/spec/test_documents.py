@@ -198,3 +198,10 @@ def test_an_experiment_of_a_run_is_no_larger_than_one_of_a_user() -> None:
 @pytest.mark.parametrize("text", ["x = " + "9" * 5000, "x = " + "[" * 3000 + "]" * 3000])
 def test_an_experiment_with_what_python_does_not_read_ends_no_comparison(text: str) -> None:
     assert settings_apart(text, text) == ""
+
+
+def test_a_setting_of_the_budget_that_an_older_version_lacks_does_not_differ_from_its_default() -> None:
+    older = "[budget]\ntotal = 60.0\n"
+    assert settings_apart(older, f'{older}turns = "launches"\n') == ""
+    assert settings_apart(f'{older}turns = "launches"\n', older) == ""
+    assert settings_apart(older, f'{older}turns = "blocks"\n') == "budget.turns: unset before, 'blocks' now"

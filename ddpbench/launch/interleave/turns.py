@@ -252,6 +252,7 @@ class Turns:
             return [process.make_round() for process in in_order]
         self._turnstile.begin([process.name for process in in_order])
         for process in in_order:
+            process.heard_at = time.monotonic()  # it may have waited long for the other side's proofs
             process.say(IN_TURN)
         one, other = in_order
         return [one.await_ready(other=other), other.await_ready()]
