@@ -21,7 +21,7 @@ from ddpbench.runtime.judge import Took, conclude
 from ddpbench.runtime.launched import START_S
 from ddpbench.runtime.server import ASKED
 from ddpbench.runtime.serving import Ranks
-from ddpbench.runtime.turnstile import TURN, Turn
+from ddpbench.runtime.turnstile import JOINS, TURN, Turn
 from ddpbench.runtime.watchdog import POLL_S, STACKS_S, Seen
 from ddpbench.spec import Case, Links, TargetLoss
 from ddpbench.units import utc_now
@@ -127,7 +127,7 @@ class LaunchRunner:
         """
         groups = 1 if interleaved is None else interleaved.groups
         request = replace(self._request(plan, measured_s, target_loss), groups=groups)
-        asked = self._turn_of(plan) if interleaved is None else {TURN: interleaved.address}
+        asked = self._turn_of(plan) if interleaved is None else {TURN: interleaved.address, JOINS: "1"}
         if plan.purpose == "proof":
             asked[SECRET_VARIABLE] = secrets.token_hex(32)
         return RunningLaunch(

@@ -78,7 +78,7 @@ def _descriptor_of(connection: socket.socket) -> int | None:
     """Return a pidfd of the process at the other end, if this process may signal it by a pidfd; else None."""
     if sys.platform != "linux":
         return None
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, AttributeError):  # some builds of Python lack these functions
         found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         pid, _, _ = _CREDENTIALS.unpack(found)
         if pid > 0 and pid != os.getpid():  # 0: a process of another pid namespace
@@ -95,6 +95,6 @@ def _signal(descriptor: int, number: int) -> bool:
         return False
     try:
         signal.pidfd_send_signal(descriptor, number)
-    except OSError:
+    except (OSError, AttributeError):
         return False
     return True

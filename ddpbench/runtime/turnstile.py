@@ -22,6 +22,7 @@ import contextlib
 import math
 import os
 import random
+import resource
 import selectors
 import socket
 import tempfile
@@ -39,6 +40,8 @@ TURNSTILE = "DDPBENCH_TURNSTILE"
 """Environment variable of a side's sweep process with the turnstile's path and the side's name: `PATH SIDE`."""
 TURN = "DDPBENCH_TURN"
 """Like `TURNSTILE`, for the ranks of a launch whose blocks of steps alternate with other sides' blocks."""
+JOINS = "DDPBENCH_JOINS"
+"""Environment variable of ranks that join their side. It is not set in a comparison, whose turnstile may be older."""
 IN_TURN = "go in turn"
 """Command sent to a side's process before a round in which the sides alternate."""
 WHOLE = "launches are interleaved, not blocks of their steps"
@@ -210,7 +213,7 @@ class Turnstile:
             self._stop.close()
             self._folder.remove()
             raise
-        self._listening.listen(64)
+        self._listening.listen(4096)
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -331,7 +334,7 @@ class Turnstile:
 
     def _serve(self) -> None:
         with selectors.DefaultSelector() as selector, contextlib.ExitStack() as stack:
-            stack.callback(self.suspension.close)
+            stack.callback(_end, self.suspension, self._lock)
             for one in (self._listening, self._stopping):
                 stack.enter_context(one)
                 selector.register(one, selectors.EVENT_READ)
@@ -343,6 +346,7 @@ class Turnstile:
                         return
                     if ready is self._listening:
                         connection, _ = ready.accept()
+                        _allow_more_descriptors(connection.fileno())
                         stack.enter_context(connection)
                         selector.register(connection, selectors.EVENT_READ)
                     elif not self._heard(ready):
@@ -393,6 +397,19 @@ class Turnstile:
             for entry in self._waiting:
                 self.suspension.stop(entry.side)
         return True
+
+
+def _end(suspension: Suspension, lock: threading.Lock) -> None:
+    with lock:
+        suspension.close()
+
+
+def _allow_more_descriptors(highest: int) -> None:
+    """Raise this process's limit of file descriptors if half of them may be in use. Each rank that joins needs two."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 2 * highest >= soft and soft not in (hard, resource.RLIM_INFINITY):
+        more = 4 * soft if hard == resource.RLIM_INFINITY else min(hard, 4 * soft)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
 
 
 def _drawn(able: Sequence[_Waiting], turns: Mapping[str, int], dice: random.Random) -> _Waiting:

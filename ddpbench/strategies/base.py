@@ -368,8 +368,9 @@ class Strategy(ABC, Generic[OptionsT]):
     """True if gradients after a step equal those of one process over all ranks' samples. Proved before timing."""
     replicas_equal: ClassVar[bool] = True
     """True if all ranks' parameters are bit-equal after any number of steps. Checked at the end of a launch."""
-    in_step: ClassVar[bool] = True
-    """True if ranks wait for each other in every step, so that timed blocks of a few steps are exact."""
+    in_step: ClassVar[bool | None] = None
+    """True if ranks wait for each other in every step, so that timed blocks of a few steps are exact. By default, it is
+    as `replicas_equal`."""
     sends_parameters: ClassVar[bool] = False
     """True if an update sends parameters to all ranks, so that these are equal even if gradients were not averaged."""
     whole_batches: ClassVar[bool] = False
@@ -408,6 +409,11 @@ class Strategy(ABC, Generic[OptionsT]):
     """Colour in figures as `#RRGGBB`; optional."""
     marker: ClassVar[str] = ""
     """Marker in figures as matplotlib's code; optional."""
+
+    @property
+    def waits_in_step(self) -> bool:
+        """Return whether ranks wait for each other in every step."""
+        return self.replicas_equal if self.in_step is None else self.in_step
 
     def promise(self, options: OptionsT) -> Promise:
         """Return the key of `PROMISES` whose statement is proved about the strategy with these options."""

@@ -18,7 +18,6 @@ class Independent(Strategy[NoOptions]):
     uses_backend = False
     aggregates = False
     replicas_equal = False
-    in_step = False
     note = "No gradients are aggregated: every rank trains a separate model."
 
     def step_reason(self, case: Case) -> None:

@@ -42,7 +42,7 @@ class _Declared(BaseModel):
     one_process: bool
     aggregates: bool
     replicas_equal: bool
-    in_step: bool
+    in_step: bool | None
     sends_parameters: bool
     whole_batches: bool
     whole_state: bool

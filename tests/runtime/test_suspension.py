@@ -155,17 +155,18 @@ def test_this_process_is_never_stopped() -> None:
     held.close()
 
 
-@pytest.mark.parametrize("missing", ["open", "signal"])
+@pytest.mark.parametrize("missing", ["open", "signal", "open in this build", "signal in this build"])
 def test_without_descriptors_of_processes_waiting_ranks_go_on_running(
     missing: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def refused(*_: object) -> int:
         raise OSError(38, "Function not implemented")
 
-    if missing == "open":
-        monkeypatch.setattr(os, "pidfd_open", refused)
+    module, name = (os, "pidfd_open") if missing.startswith("open") else (signal, "pidfd_send_signal")
+    if missing.endswith("build"):
+        monkeypatch.delattr(module, name)
     else:
-        monkeypatch.setattr(signal, "pidfd_send_signal", refused)
+        monkeypatch.setattr(module, name, refused)
     listening, connection = socket.socket(socket.AF_UNIX), None
     listening.bind(str(tmp_path / "s"))
     listening.listen()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import resource
 import socket
 import threading
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpbench.runtime.turnstile import Turn, Turnstile, TurnstileGoneError, _Shares
+from ddpbench.runtime.turnstile import Turn, Turnstile, TurnstileGoneError, _allow_more_descriptors, _Shares
 
 PATIENCE_S = 30.0
 
@@ -548,3 +549,39 @@ def test_a_folder_whose_socket_answers_nobody_holds_no_turnstile_up(
         assert len(made) == 1
         made[0].close()
         assert folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("limits", "highest", "raised"),
+    [
+        ((1024, 4096), 511, None),
+        ((1024, 4096), 512, (4096, 4096)),
+        ((1024, 2048), 600, (2048, 2048)),
+        ((1024, resource.RLIM_INFINITY), 600, (4096, resource.RLIM_INFINITY)),
+        ((1024, 1024), 900, None),
+    ],
+)
+def test_a_turnstile_of_many_ranks_may_open_more_files(
+    limits: tuple[int, int],
+    highest: int,
+    raised: tuple[int, int] | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda _, given: found.append(given))
+    _allow_more_descriptors(highest)
+    assert found == ([raised] if raised else [])
+
+
+def test_many_ranks_may_ask_at_once(turnstile: Turnstile) -> None:
+    with turnstile._lock:  # nobody is accepted meanwhile
+        turnstile._heard = lambda _: True  # type: ignore[method-assign]
+        connections = []
+        for _ in range(200):
+            one = socket.socket(socket.AF_UNIX)
+            one.settimeout(PATIENCE_S)
+            one.connect(str(turnstile.path))
+            connections.append(one)
+    for one in connections:
+        one.close()

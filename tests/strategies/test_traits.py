@@ -90,5 +90,5 @@ def test_who_reads_runs_loads_no_class_that_a_run_may_name() -> None:
 
 def test_ranks_of_these_strategies_alone_do_not_wait_for_each_other_in_every_step() -> None:
     strategies = {name: load_strategy(name) for name in TABLE}
-    apart = {name for name, found in strategies.items() if not (found.framework or found.in_step)}
+    apart = {name for name, found in strategies.items() if not (found.framework or found.waits_in_step)}
     assert apart == {"independent", "post_local_sgd", "async_server"}

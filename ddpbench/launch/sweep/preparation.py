@@ -148,11 +148,6 @@ def prepare(request: SweepRequest) -> Prepared:
     seeded = experiment.budget.seed is not None
     if not resumes:
         run.check_free()
-    if request.fills_time and experiment.claims:
-        raise RequestError(
-            f"{source}: claims need a number of rounds that is fixed in advance, and --resolve does not fix it; leave "
-            "the claims out: --set 'claims=[]'"
-        )
     if request.fills_time and not any("budget.rounds_max" in sure_keys(one) for one in request.overrides):
         experiment = _filling_time(experiment, cases, stored)
     plan = make_plan(experiment, cases, stored)
@@ -176,7 +171,15 @@ def _filling_time(
 
     So `budget.total` ends the sweep before `rounds_max` does, within the limits of a plan. A resumed run keeps the
     rounds of its `stored` plan.
+
+    Raises:
+        RequestError: the experiment has claims.
     """
+    if experiment.claims:
+        raise RequestError(
+            "claims need a number of rounds that is fixed in advance, and --resolve does not fix it; leave the claims "
+            "out: --set 'claims=[]'"
+        )
     budget, count = experiment.budget, sum(entry.skip_reason is None for entry in cases)
     fitting = min(int(budget.total / (count * budget.measured_s)), MOST_ROUNDS, MAX_LAUNCHES // count)
     most = max(budget.rounds_max, fitting if stored is None else stored.budget.rounds_max)

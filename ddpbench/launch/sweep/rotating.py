@@ -222,4 +222,4 @@ def _prepared_s(servers: Servers, plan: LaunchPlan) -> float:
 
 def _has_turn(turnstile: Turnstile, side: str) -> bool:
     """Return whether a launch computes: it has the turn, or is starting while nobody has it."""
-    return turnstile.holder in (side, "")
+    return turnstile.holder in (side, "") and not turnstile.suspension.is_stopped(side)

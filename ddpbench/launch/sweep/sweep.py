@@ -193,7 +193,8 @@ class Sweep:
             left, every = done.left_of_round(number), done.of_round(number)
             if len(left) in (0, len(every)):
                 continue
-            for rotation in rotations(every, plan.runnable, self._turns):
+            most = self._launching.rotating.most_at_once
+            for rotation in rotations(every, plan.runnable, self._turns, most=most):
                 if any(entry in left for entry in rotation.entries):
                     done.set_aside([entry for entry in rotation.entries if entry not in left], number)
 

@@ -43,7 +43,6 @@ class AsyncServer(Strategy[AsyncServerOptions]):
     algorithm = "async_server"
     schedule = "after_backward"
     replicas_equal = False
-    in_step = False
     whole_state = False
     variants = ({"transport": "p2p"},)
     note = (

@@ -18,6 +18,7 @@ class Branches(Strategy[NoOptions]):
     colour, marker = "#CC79A7", ">"
     options = NoOptions
     replicas_equal = False
+    in_step = True
     whole_batches = True
     whole_state = False
     pieces = "branches"

@@ -41,6 +41,7 @@ class Fsdp(Strategy[FsdpOptions]):
     algorithm = "reduce_scatter"
     schedule = "overlapped"
     replicas_equal = False
+    in_step = True
     whole_state = False
     variants = ({"wrap": "whole"}, {"reshard_after_forward": False}, {"replicas": 2})
     note = (

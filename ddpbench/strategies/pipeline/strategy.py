@@ -24,6 +24,7 @@ class Pipeline(Strategy[PipelineOptions]):
     colour, marker = "#F0E442", "h"
     options = PipelineOptions
     replicas_equal = False
+    in_step = True
     whole_batches = True
     whole_state = False
     pieces = "stages"

@@ -21,7 +21,6 @@ class PostLocalSgd(Strategy[PostLocalSgdOptions]):
     algorithm = "all_reduce"
     schedule = "after_backward"
     replicas_equal = False
-    in_step = False
     variants = (
         {"period": 2, "start_local_sgd_iter": 0},
         {"static_graph": True},

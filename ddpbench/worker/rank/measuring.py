@@ -29,7 +29,7 @@ from ddpbench.measure.recorder import NullRecorder, Recorder, StepRecorder
 from ddpbench.records import Block, Buckets, Held, LaunchDir, LaunchRequest, RecordWriter
 from ddpbench.records.heartbeat import WAITING, Heartbeat
 from ddpbench.records.request import INTERLEAVED_BLOCKS
-from ddpbench.runtime.turnstile import MOST_GROUPS, TURN, Turn, turn_from
+from ddpbench.runtime.turnstile import JOINS, MOST_GROUPS, TURN, Turn, turn_from
 from ddpbench.spec import Case
 from ddpbench.strategies import Replica
 from ddpbench.strategies.traits import hides_transfers
@@ -81,12 +81,13 @@ class Measurement:
         # A workload's own loader may have workers that never stop fetching, so its launch takes no turns.
         in_turn = TURN in os.environ and not getattr(training.loader, "num_workers", 0)
         self._groups = min(request.groups, MOST_GROUPS) if in_turn else 1
-        self._joined = turn_from(TURN) if in_turn else None
-        if self._joined is not None:
+        joins = os.environ.pop(JOINS, "") != ""
+        self._joined = turn_from(TURN) if in_turn and (joins or training.place.rank == 0) else None
+        if self._joined is not None and joins:
             self._joined.join()
         turn = self._joined if training.place.rank == 0 else None
         short = in_turn or request.short_blocks
-        least = IN_TURN if short and training.strategy.in_step else TRAINING
+        least = IN_TURN if short and training.strategy.waits_in_step else TRAINING
         self._least = least if self._case.compute == "real" else REPLAYING
         self._blocks = request.groups * (INTERLEAVED_BLOCKS if short else BLOCKS_A_LAUNCH)
         self._distributed = dist.is_initialized() and training.strategy.uses_backend
