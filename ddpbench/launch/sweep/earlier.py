@@ -44,9 +44,9 @@ def earlier_rounds(prepared: Prepared) -> EarlierRounds | None:
     if prepared.resumes:
         return _measured(prepared, prepared.run)
     folder = Path("reports")
-    if is_decoy(str(folder)) or not folder.is_dir():
-        return None
-    with suppress(DdpbenchError, OSError):
+    with suppress(DdpbenchError, OSError):  # it may not be readable
+        if is_decoy(str(folder)) or not folder.is_dir():
+            return None
         paths = sorted(folder.glob(f"{glob.escape(prepared.experiment.name)}-*"), reverse=True)
         runs = [run for path in paths if (run := RunDir(path)).cases.is_dir()]
         here = _identity(prepared) if runs else {}
